@@ -1,0 +1,287 @@
+"""From a trace set to a job graph: every rule once, over all ranks.
+
+The order: read all ranks, match their collectives, align their clocks, learn what host gaps are
+typical, then add host tasks, device tasks and the waits between them, and finally the constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foretrace.replay.align import ANCHOR_KINDS, Alignment, align
+from foretrace.replay.build import calls as calls_
+from foretrace.replay.build import device as device_
+from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, waits
+from foretrace.replay.build.columns import NameTable, RankCollectives, RankEvents, read_rank
+from foretrace.replay.build.constants import Constant, with_constants
+from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks, TaskKind
+from foretrace.traces.errors import GraphError
+from foretrace.traces.store import TraceSet
+
+STEP_MARK = "ProfilerStep#"
+JOIN_NAME = "(last arrival)"
+
+SYNC_COST_PERCENTILE = 10.0
+"""The own cost of a blocking call: what the quickest of them took, having nothing to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A job graph and what was learnt while it was built.
+
+    Attributes:
+        graph: the job graph.
+        alignment: clock corrections.
+        constants: delays of launches, streams, events and synchronisations.
+        dropped: why edges were left out -> how many.
+        unmatched: rank -> communication operations without a counterpart; their durations
+            still contain waiting for ranks that were not recorded.
+    """
+
+    graph: JobGraph
+    alignment: Alignment
+    constants: tuple[Constant, ...]
+    dropped: dict[str, int]
+    unmatched: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank while its graph is built."""
+
+    events: RankEvents
+    collectives: RankCollectives
+    call_of: I64
+    calls: calls_.Calls
+    boundaries: gaps.Boundaries
+    handoffs: handoffs.Handoffs
+    marks: I64
+
+
+def build_graph(trace: TraceSet, ranks: Sequence[int] | None = None) -> JobGraph:
+    """The job graph of a trace set.
+
+    Args:
+        trace: an open trace set.
+        ranks: only these ranks; all by default.
+
+    Raises:
+        GraphError: nothing to replay, or the trace's order contradicts itself.
+    """
+    return build(trace, ranks).graph
+
+
+def build(trace: TraceSet, ranks: Sequence[int] | None = None) -> Build:
+    """Like :func:`build_graph`, with what was learnt on the way."""
+    names = NameTable()
+    chosen = list(trace.ranks if ranks is None else ranks)
+    tables = {r: read_rank(trace, r, names) for r in chosen}
+    groups = {r: [tuple(g.ranks) for g in trace.info(r).groups] for r in chosen}
+    return build_from_arrays(tables, groups, names)
+
+
+def build_from_arrays(
+    tables: dict[int, tuple[RankEvents, RankCollectives]],
+    groups: dict[int, list[tuple[int, ...]]],
+    names: NameTable,
+) -> Build:
+    """The job graph of arrays that are already in memory.
+
+    Args:
+        tables: rank -> its events and collectives.
+        groups: rank -> its recorded groups.
+        names: name table of the events.
+    """
+    if not any(len(e.kind) for e, _ in tables.values()):
+        raise GraphError("the trace set holds no events; record or import it again")
+    tables, matches, alignment = _match_and_align(tables, groups)
+    prepared = {r: _prepare(e, c, names.names()) for r, (e, c) in tables.items()}
+    parts = GraphParts()
+    halves, exec_ns = _split(prepared, matches)
+    context = _host_context(prepared, names)
+    begins, finishes, marks = {}, {}, []
+    for rank, p in prepared.items():
+        begins[rank], finishes[rank], found = _add_rank(
+            parts, p, exec_ns[rank], context, names.names()
+        )
+        marks += found
+    member = _member_tasks(prepared, matches, begins)
+    rendezvous.add_rendezvous(
+        parts, matches, halves, member, _member_tasks(prepared, matches, finishes),
+        names.number(JOIN_NAME),
+    )  # fmt: skip
+    finish = _member_tasks(prepared, matches, finishes)
+    rendezvous.label_collectives(parts, matches, np.concatenate([member, finish]))
+    table = _collective_table(prepared, matches)
+    steps = StepMarks(*(np.array(c) for c in zip(*marks, strict=True)))
+    graph = parts.finish(names.names(), table, matches.groups, steps)
+    graph, constants = with_constants(graph)
+    unmatched = {r: len(rows) for r, rows in matches.unmatched.items()}
+    return Build(graph, alignment, constants, parts.dropped, unmatched)
+
+
+def _match_and_align(
+    tables: dict[int, tuple[RankEvents, RankCollectives]],
+    groups: dict[int, list[tuple[int, ...]]],
+) -> tuple[dict[int, tuple[RankEvents, RankCollectives]], identity.Matches, Alignment]:
+    """Match collectives, solve for the clocks and move every rank's times onto one clock."""
+    comms = [
+        c
+        for rank, (events, collectives) in tables.items()
+        for c in identity.communicators(rank, events, collectives, groups[rank])
+    ]
+    matches = identity.match(comms, {})
+    count = np.diff(matches.ptr)
+    ends = _member_times(tables, matches, "end")
+    keep = np.isin(matches.kind, ANCHOR_KINDS)
+    member = np.repeat(keep, count)
+    ptr = np.concatenate([[0], np.cumsum(count[keep])]).astype(np.int64)
+    alignment = align(ptr, matches.rank[member], ends[member])
+    moved = {}
+    for rank, (events, collectives) in tables.items():
+        shift = alignment.offset_ns.get(rank, 0)
+        moved[rank] = (
+            replace(events, start=events.start + shift, end=events.end + shift), collectives,
+        )  # fmt: skip
+    return moved, matches, alignment
+
+
+def _member_times(
+    tables: dict[int, tuple[RankEvents, RankCollectives]], matches: identity.Matches, which: str
+) -> I64:
+    """Start or end of each matched member's work row."""
+    result = np.zeros(len(matches.rank), np.int64)
+    for rank, (events, collectives) in tables.items():
+        mine = matches.rank == rank
+        result[mine] = getattr(events, which)[collectives.work[matches.operation[mine]]]
+    return result
+
+
+def _prepare(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> _Rank:
+    """What the rules of one rank share."""
+    call_of = calls_.device_call_rows(events)
+    b = gaps.boundaries(events)
+    marked = np.array([i for i, n in enumerate(names) if n.startswith(STEP_MARK)], np.int32)
+    return _Rank(
+        events=events,
+        collectives=collectives,
+        call_of=call_of,
+        calls=calls_.find_calls(events, call_of, names),
+        boundaries=b,
+        handoffs=handoffs.find_handoffs(b),
+        marks=np.flatnonzero(events.is_host & np.isin(events.name, marked)),
+    )
+
+
+def _split(
+    prepared: dict[int, _Rank], matches: identity.Matches
+) -> tuple[rendezvous.Split, dict[int, I64]]:
+    """Execution of every communication row: from its match, else all of its duration."""
+    tables = {r: (p.events, p.collectives) for r, p in prepared.items()}
+    halves = rendezvous.split(
+        matches, _member_times(tables, matches, "start"), _member_times(tables, matches, "end")
+    )
+    exec_ns = {}
+    for rank, p in prepared.items():
+        work = p.collectives.work[p.collectives.work >= 0]
+        column = np.full(len(p.events.kind), -1, np.int64)
+        column[work] = p.events.end[work] - p.events.start[work]
+        mine = matches.rank == rank
+        column[p.collectives.work[matches.operation[mine]]] = halves.exec_ns[mine]
+        exec_ns[rank] = column
+    return halves, exec_ns
+
+
+def _host_context(prepared: dict[int, _Rank], names: NameTable) -> host.HostContext:
+    """Typical gaps over all ranks, and the begin of the window."""
+    samples = []
+    for p in prepared.values():
+        gap = p.boundaries.gap.copy()
+        gap[p.handoffs.gap] = 0
+        use = gap > 0
+        samples.append((p.boundaries.pair[use], gap[use]))
+        time = p.boundaries.time
+        wake = np.concatenate([
+            time[p.handoffs.burst_first] - time[p.handoffs.gap],
+            time[p.handoffs.gap + 1] - time[p.handoffs.burst_last],
+        ])  # fmt: skip
+        samples.append((np.full(len(wake), host.WAKE_PAIR, np.int64), wake))
+    starts = [int(p.events.start.min()) for p in prepared.values() if len(p.events.start)]
+    return host.HostContext(
+        typical=gaps.typical_gaps(samples),
+        sync_cost_ns=_sync_cost(prepared),
+        origin_ns=min(starts),
+        wake_name=names.number(host.WAKE_NAME),
+        stall_name=names.number(host.STALL_NAME),
+        skew_name=names.number(host.SKEW_NAME),
+    )
+
+
+def _sync_cost(prepared: dict[int, _Rank]) -> int:
+    """What a blocking call itself costs, ns, pooled over all ranks."""
+    took = []
+    for p in prepared.values():
+        rows = p.calls.row[p.calls.blocks & ~p.calls.launches]
+        took.append(p.events.end[rows] - p.events.start[rows])
+    every = np.concatenate(took)
+    return int(np.percentile(every, SYNC_COST_PERCENTILE)) if len(every) else 0
+
+
+def _add_rank(
+    parts: GraphParts,
+    p: _Rank,
+    exec_ns: I64,
+    context: host.HostContext,
+    names: tuple[str, ...],
+) -> tuple[I64, I64, list[tuple[int, int, int, int]]]:
+    """Add one rank's tasks and its own waits; returns its device tasks and step marks."""
+    events = p.events
+    anchors = host.find_anchors(events, p.boundaries, p.calls, p.handoffs, p.marks)
+    tasks = host.add_host_tasks(parts, events, p.boundaries, anchors, context)
+    device = device_.add_device_tasks(
+        parts, events, p.call_of, tasks.issue, exec_ns, context.origin_ns, context.skew_name
+    )
+    source, target = waits.blocking_calls(events, p.calls, device, p.call_of, names)
+    parts.add_edges(device.finish[source], tasks.block[target], EdgeKind.SYNC)
+    produced, consumed = waits.collective_waits(events, p.collectives, device, p.call_of)
+    recorded = waits.recorded_stream_waits(events, device, p.call_of)
+    for rows in (produced, consumed, recorded):
+        (source, target), contradicted = waits.uncontradicted(
+            events, rows, events.end, events.start
+        )
+        parts.count_dropped("stream wait against the recorded order", contradicted)
+        parts.add_edges(device.finish[source], device.begin[target], EdgeKind.EVENT)
+    marks = [
+        (step, events.rank, begin, tasks.mark_end[step])
+        for step, begin in tasks.mark_begin.items()
+        if step in tasks.mark_end
+    ]
+    return device.begin, device.finish, marks
+
+
+def _member_tasks(
+    prepared: dict[int, _Rank], matches: identity.Matches, tasks: dict[int, I64]
+) -> I64:
+    """Task of each matched member."""
+    result = np.full(len(matches.rank), -1, np.int64)
+    for rank, p in prepared.items():
+        mine = matches.rank == rank
+        result[mine] = tasks[rank][p.collectives.work[matches.operation[mine]]]
+    return result
+
+
+def _collective_table(prepared: dict[int, _Rank], matches: identity.Matches) -> Collectives:
+    """The graph's table of matched operations."""
+    size = np.full(len(matches.rank), -1, np.int64)
+    for rank, p in prepared.items():
+        mine = matches.rank == rank
+        size[mine] = p.collectives.bytes[matches.operation[mine]]
+    largest = np.maximum.reduceat(size, matches.ptr[:-1]) if len(size) else size
+    return Collectives(matches.kind, matches.group, largest, matches.confidence)
+
+
+__all__ = ["Build", "TaskKind", "build", "build_from_arrays", "build_graph"]

@@ -1,0 +1,97 @@
+"""Which host calls matter to the graph: launches, blocking calls and what they wait for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.graph import I64
+
+BLOCKING = re.compile(
+    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize|^cuCtxSynchronize|^cuStreamSynchronize"
+)
+COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
+SYNCHRONOUS_COPY = re.compile(r"^(cuda|hip)Memcpy(2D|3D)?(_ptds|_v\d+)?$|WithStream$")
+PAGEABLE_TO_HOST = re.compile(r"DtoH.*Pageable|CopyDeviceToHost")
+
+BLOCKED_COPY_NS = 100_000
+"""An asynchronous copy call that lasts this long and returns after its copy has ended was blocked."""
+
+RETURN_TOLERANCE_NS = 3_000
+"""Clock resolution between host and device rows of one rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Host calls of one rank that make or wait for device work; shape ``(calls,)``.
+
+    Attributes:
+        row: event row.
+        launches: whether device rows carry its correlation.
+        blocks: whether it waits for the device.
+    """
+
+    row: I64
+    launches: np.ndarray
+    blocks: np.ndarray
+
+
+def device_call_rows(events: RankEvents) -> I64:
+    """For each event row: the runtime row that caused it (same correlation), -1 without one.
+
+    Only device rows get a value. One call may cause many rows (graph launches).
+    """
+    runtime = np.flatnonzero((events.kind == KIND["runtime"]) & (events.correlation >= 0))
+    result = np.full(len(events.kind), -1, np.int64)
+    device = np.flatnonzero(
+        (events.is_device_work | (events.kind == KIND["sync"])) & (events.correlation > 0)
+    )
+    if not len(runtime) or not len(device):
+        return result
+    order = runtime[np.argsort(events.correlation[runtime], kind="stable")]
+    keys = events.correlation[order]
+    at = np.minimum(np.searchsorted(keys, events.correlation[device]), len(order) - 1)
+    found = keys[at] == events.correlation[device]
+    result[device[found]] = order[at[found]]
+    return result
+
+
+def find_calls(events: RankEvents, call_of: I64, names: tuple[str, ...]) -> Calls:
+    """Launching and blocking calls of one rank, in order of start.
+
+    Args:
+        events: the rank's events.
+        call_of: from :func:`device_call_rows`.
+        names: the job's names.
+    """
+    is_runtime = events.kind == KIND["runtime"]
+    work = np.flatnonzero(events.is_device_work & (call_of >= 0))
+    launches = np.zeros(len(events.kind), bool)
+    launches[call_of[work]] = True
+    blocks = is_runtime & _named(events, names, BLOCKING)
+    blocks |= _blocked_copies(events, call_of, names)
+    rows = np.flatnonzero((launches | blocks) & is_runtime)
+    return Calls(rows, launches[rows], blocks[rows])
+
+
+def _named(events: RankEvents, names: tuple[str, ...], pattern: re.Pattern[str]) -> np.ndarray:
+    """Rows whose name matches; the pattern runs once per distinct name."""
+    used = np.unique(events.name)
+    hit = np.array([n for n in used if pattern.search(names[n])], events.name.dtype)
+    return np.isin(events.name, hit)
+
+
+def _blocked_copies(events: RankEvents, call_of: I64, names: tuple[str, ...]) -> np.ndarray:
+    """Copy calls that return only after their copy: by kind, or as the trace shows."""
+    copies = np.flatnonzero((events.kind == KIND["memcpy"]) & (call_of >= 0))
+    calls = call_of[copies]
+    done_inside = events.end[copies] <= events.end[calls] + RETURN_TOLERANCE_NS
+    long = events.end[calls] - events.start[calls] >= BLOCKED_COPY_NS
+    by_kind = _named(events, names, PAGEABLE_TO_HOST)[copies]
+    synchronous = _named(events, names, SYNCHRONOUS_COPY)[calls]
+    result = np.zeros(len(events.kind), bool)
+    result[calls[done_inside & (long | by_kind | synchronous)]] = True
+    return result

@@ -1,0 +1,209 @@
+"""One rank's events as plain arrays with names numbered across the whole job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foretrace.replay.graph import I8, I32, I64
+from foretrace.traces.schema import COLLECTIVE_KINDS, EVENT_KINDS
+from foretrace.traces.store import TraceSet
+
+KIND = {name: code for code, name in enumerate(EVENT_KINDS)}
+
+EVENT_COLUMNS = (
+    "kind", "name", "start_ns", "dur_ns", "thread", "device", "stream", "correlation",
+    "external_id", "step", "wait_stream", "wait_correlation", "fwd_thread",
+)  # fmt: skip
+
+COLLECTIVE_COLUMNS = (
+    "kind", "call_event", "work_event", "wait_event", "group", "group_key", "group_size",
+    "group_rank", "seq", "comm_id", "p2p", "peer", "bytes_in", "bytes_out",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class NameTable:
+    """Names numbered in order of first use, shared by all ranks of a job."""
+
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """The number of ``name``."""
+        return self.ids.setdefault(name, len(self.ids))
+
+    def numbers(self, column: pa.ChunkedArray) -> I32:
+        """The numbers of a text column, shape ``(rows,)``."""
+        codes, words = dictionary(column)
+        lookup = np.array([self.number(w) for w in words] or [0], np.int32)
+        return lookup[codes]
+
+    def names(self) -> tuple[str, ...]:
+        """All names in order of their numbers."""
+        return tuple(self.ids)
+
+
+def dictionary(column: pa.ChunkedArray) -> tuple[I32, list[str]]:
+    """A text column as codes, shape ``(rows,)``, and the words they stand for."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else whole
+    if len(whole) == 0:
+        return np.zeros(0, np.int32), []
+    codes = pc.fill_null(whole.indices, 0).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int32), [w or "" for w in whole.dictionary.to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvents:
+    """Arrays of one rank's events, shape ``(rows,)``, sorted by start; row number = event id.
+
+    Attributes:
+        rank: global rank.
+        kind: index into ``EVENT_KINDS``.
+        name: number in the job's name table.
+        start: start, ns on the job's aligned clock.
+        end: end, ns on the job's aligned clock.
+        thread: host thread, -1 on device rows.
+        device: device index, -1 on host rows.
+        stream: device stream.
+        correlation: joins calls and device rows.
+        step: step number, -1 outside of any.
+        wait_stream: on sync rows.
+        wait_correlation: on sync rows.
+        backward: whether the row is a backward operator.
+    """
+
+    rank: int
+    kind: I8
+    name: I32
+    start: I64
+    end: I64
+    thread: I64
+    device: I32
+    stream: I64
+    correlation: I64
+    step: I32
+    wait_stream: I64
+    wait_correlation: I64
+    backward: np.ndarray
+
+    @property
+    def is_device_work(self) -> np.ndarray:
+        """Kernels, copies and fills, shape ``(rows,)``."""
+        return (self.kind >= KIND["kernel"]) & (self.kind <= KIND["memset"])
+
+    @property
+    def is_host(self) -> np.ndarray:
+        """Rows of host threads that the graph uses (operators, calls, annotations)."""
+        host = np.isin(self.kind, [KIND["host_op"], KIND["runtime"], KIND["annotation"]])
+        return host & (self.thread != -1)
+
+
+@dataclass(frozen=True, slots=True)
+class RankCollectives:
+    """Arrays of one rank's communication operations, shape ``(operations,)``, in issue order.
+
+    Attributes:
+        kind: index into ``COLLECTIVE_KINDS``.
+        call: event row that issued it, -1 unknown.
+        work: event row that executes it, -1 unknown.
+        wait: event row that waits for it, -1 unknown.
+        group: index into the rank's recorded groups, -1 unknown.
+        key: the rank's own handle of the group.
+        group_size: members, -1 unknown.
+        group_rank: own number within the group, -1 unknown.
+        seq: sequence number within the group, -1 unknown.
+        comm_id: communicator id, 0 unknown.
+        p2p: point-to-point.
+        peer: global rank of the peer, -1 unknown.
+        bytes: larger of bytes in and out, -1 unknown.
+    """
+
+    kind: I8
+    call: I64
+    work: I64
+    wait: I64
+    group: I32
+    key: tuple[str, ...]
+    group_size: I32
+    group_rank: I32
+    seq: I64
+    comm_id: np.ndarray
+    p2p: np.ndarray
+    peer: I32
+    bytes: I64
+
+
+def read_rank(trace: TraceSet, rank: int, names: NameTable) -> tuple[RankEvents, RankCollectives]:
+    """Load one rank.
+
+    Args:
+        trace: an open trace set.
+        rank: which rank.
+        names: the job's name table; new names are added.
+    """
+    return (
+        events_from_table(rank, trace.events(rank, columns=list(EVENT_COLUMNS)), names),
+        collectives_from_table(trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS))),
+    )
+
+
+def events_from_table(rank: int, table: pa.Table, names: NameTable) -> RankEvents:
+    """Arrays from an events table."""
+    codes, words = dictionary(table["kind"])
+    kind = np.array([KIND.get(w, KIND["other"]) for w in words] or [0], np.int8)[codes]
+    start = _ints(table, "start_ns")
+    return RankEvents(
+        rank=rank,
+        kind=kind,
+        name=names.numbers(table["name"]),
+        start=start,
+        end=start + _ints(table, "dur_ns"),
+        thread=_ints(table, "thread"),
+        device=_ints(table, "device").astype(np.int32),
+        stream=_ints(table, "stream"),
+        correlation=_ints(table, "correlation"),
+        step=_ints(table, "step").astype(np.int32),
+        wait_stream=_ints(table, "wait_stream"),
+        wait_correlation=_ints(table, "wait_correlation"),
+        backward=_ints(table, "fwd_thread") > 0,
+    )
+
+
+def collectives_from_table(table: pa.Table) -> RankCollectives:
+    """Arrays from a collectives table."""
+    codes, words = dictionary(table["kind"])
+    unknown = COLLECTIVE_KINDS.index("unknown")
+    numbers = {w: i for i, w in enumerate(COLLECTIVE_KINDS)}
+    kinds = np.array([numbers.get(w, unknown) for w in words] or [unknown], np.int8)
+    keys, key_words = dictionary(table["group_key"])
+    return RankCollectives(
+        kind=kinds[codes],
+        call=_ints(table, "call_event"),
+        work=_ints(table, "work_event"),
+        wait=_ints(table, "wait_event"),
+        group=_ints(table, "group").astype(np.int32),
+        key=tuple(key_words[c] for c in keys),
+        group_size=_ints(table, "group_size").astype(np.int32),
+        group_rank=_ints(table, "group_rank").astype(np.int32),
+        seq=_ints(table, "seq"),
+        comm_id=table["comm_id"].to_numpy().astype(np.uint64),
+        p2p=table["p2p"].to_numpy().astype(bool),
+        peer=_ints(table, "peer").astype(np.int32),
+        bytes=np.maximum(_ints(table, "bytes_in"), _ints(table, "bytes_out")),
+    )
+
+
+def _ints(table: pa.Table, name: str) -> I64:
+    """An integer column as int64, absent values -1."""
+    column = table[name]
+    if column.null_count:
+        column = pc.fill_null(column, -1)
+    values: I64 = column.to_numpy().astype(np.int64)
+    return values

@@ -1,0 +1,114 @@
+"""Tasks of device streams: kernels, copies and fills in stream order behind their launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.graph import I64, EdgeKind, TaskKind
+
+TASK_OF_EVENT = {
+    KIND["kernel"]: TaskKind.KERNEL,
+    KIND["memcpy"]: TaskKind.MEMCPY,
+    KIND["memset"]: TaskKind.MEMSET,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTasks:
+    """Where the device tasks of one rank are; arrays indexed by event row, -1 for none.
+
+    Attributes:
+        begin: task that the row's predecessors must allow (ARRIVE of a communication kernel).
+        finish: task whose end is the row's end (COMM of a communication kernel).
+        queue: rows of device work sorted by (device, stream, start).
+        queue_key: stream index of each row of ``queue``.
+        launched_at: start of the call that caused the row, its own start without one.
+    """
+
+    begin: I64
+    finish: I64
+    queue: I64
+    queue_key: I64
+    launched_at: I64
+
+
+def add_device_tasks(
+    parts: GraphParts,
+    events: RankEvents,
+    call_of: I64,
+    issue: I64,
+    exec_ns: I64,
+    origin_ns: int,
+    skew_name: int,
+) -> DeviceTasks:
+    """Add the tasks of one rank's streams, their stream order and their launches.
+
+    Args:
+        parts: the graph under construction.
+        events: the rank's events.
+        call_of: runtime row of each device row, -1 without one.
+        issue: task that issues the work of a runtime row, -1.
+        exec_ns: for communication rows their execution without waiting, -1 for other rows;
+            shape ``(rows,)``.
+        origin_ns: begin of the recorded window.
+        skew_name: name number of initial conditions.
+    """
+    rows = np.flatnonzero(events.is_device_work)
+    order = np.lexsort(
+        (events.end[rows], events.start[rows], events.stream[rows], events.device[rows])
+    )
+    rows = rows[order]
+    stream = np.stack([events.device[rows].astype(np.int64), events.stream[rows]], axis=1)
+    streams, key = np.unique(stream, axis=0, return_inverse=True)
+    lanes = np.array([parts.lane(events.rank, int(d), int(s)) for d, s in streams] or [0], np.int32)
+    lane = lanes[key] if len(rows) else np.zeros(0, np.int32)
+    comm = exec_ns[rows] >= 0
+    kinds = np.array([TASK_OF_EVENT.get(k, 0) for k in range(256)], np.int8)[events.kind[rows]]
+    start, end = events.start[rows], events.end[rows]
+    shared = {"rank": events.rank, "lane": lane, "name": events.name[rows],
+              "event": rows, "step": events.step[rows]}  # fmt: skip
+    begin = parts.add_tasks(
+        np.where(comm, np.int8(TaskKind.ARRIVE), kinds), np.where(comm, 0, end - start), start,
+        np.where(comm, start, end), **shared,
+    )  # fmt: skip
+    some = {k: (v[comm] if isinstance(v, np.ndarray) else v) for k, v in shared.items()}
+    work = exec_ns[rows][comm]
+    finish = begin.copy()
+    finish[comm] = parts.add_tasks(TaskKind.COMM, work, end[comm] - work, end[comm], **some)
+    follows = key[1:] == key[:-1] if len(rows) else np.zeros(0, bool)
+    # Kernels that overlap on their stream (programmatic dependent launch) keep only their launch.
+    ordered = follows & (start[1:] >= end[:-1] - OVERLAP_TOLERANCE_NS)
+    parts.count_dropped("same-stream overlap", int((follows & ~ordered).sum()))
+    parts.add_edges(finish[:-1][ordered], begin[1:][ordered], EdgeKind.STREAM)
+    call = call_of[rows]
+    launch = np.where(call >= 0, issue[call], -1)
+    parts.add_edges(launch, begin, EdgeKind.LAUNCH)
+    # Work whose launch lies before the window: the head of its stream enters when it did.
+    orphan = launch < 0
+    orphan[1:] &= ~ordered
+    skew = parts.add_tasks(
+        TaskKind.SKEW, np.maximum(start[orphan] - origin_ns, 0), np.full(orphan.sum(), origin_ns),
+        start[orphan], rank=events.rank, lane=lane[orphan], name=skew_name,
+    )  # fmt: skip
+    parts.add_edges(skew, begin[orphan], EdgeKind.STREAM)
+    launched_at = events.start.copy()
+    has_call = call >= 0
+    launched_at[rows[has_call]] = events.start[call[has_call]]
+    return DeviceTasks(
+        _by_row(events, rows, begin), _by_row(events, rows, finish), rows, key, launched_at
+    )
+
+
+OVERLAP_TOLERANCE_NS = 2_000
+"""Clock resolution: rows recorded in whole microseconds may seem to overlap by this much."""
+
+
+def _by_row(events: RankEvents, rows: I64, task: I64) -> I64:
+    """Task numbers spread over all event rows."""
+    result = np.full(len(events.kind), -1, np.int64)
+    result[rows] = task
+    return result

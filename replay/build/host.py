@@ -1,0 +1,326 @@
+"""Tasks of host threads: work between device API calls, the calls, stalls and step marks.
+
+Each thread becomes one chain. Its anchors are the launching and blocking calls, the step marks
+and the points where it waits for another thread; what lies between two anchors is one task of
+host work plus, where the trace shows one, a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.replay.build.calls import Calls
+from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.build.gaps import Boundaries, TypicalGaps
+from foretrace.replay.build.handoffs import Handoffs
+from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.graph import I64, EdgeKind, TaskKind
+
+WAKE_NAME = "(thread wake-up)"
+STALL_NAME = "(host stall)"
+SKEW_NAME = "(enters the window)"
+WAKE_PAIR = -1
+"""Label of the time between giving way and the other thread's start, in the gap statistics."""
+
+
+NO_ROW = -1
+GIVE, RESUME, BURST_FIRST, BURST_LAST = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Fixed points of a rank's host threads, sorted by (thread, time); shape ``(a,)``.
+
+    Attributes:
+        thread: index of the thread.
+        start: ns.
+        end: ns, never beyond the next anchor's start.
+        kind: TaskKind.
+        row: event row, -1 for none.
+        resumes: the time before it, back to the thread's previous anchor, is a wait.
+        tag: ``4 * hand-off + role`` at the ends of a wait for another thread, -1 elsewhere.
+    """
+
+    thread: I64
+    start: I64
+    end: I64
+    kind: np.ndarray
+    row: I64
+    resumes: np.ndarray
+    tag: I64
+
+
+@dataclass(frozen=True, slots=True)
+class HostTasks:
+    """Where the tasks of one rank's host rows are.
+
+    Attributes:
+        issue: event row -> task that issues its device work (CALL), -1.
+        block: event row -> task that waits for the device (SYNC), -1.
+        mark_begin: step number -> MARK task.
+        mark_end: step number -> MARK task.
+    """
+
+    issue: I64
+    block: I64
+    mark_begin: dict[int, int]
+    mark_end: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """What all ranks share while host tasks are built.
+
+    Attributes:
+        typical: typical gaps, pooled over ranks.
+        sync_cost_ns: a blocking call's own cost.
+        origin_ns: begin of the recorded window on the aligned clock.
+        wake_name: name number of thread wake-ups.
+        stall_name: name number of stalls.
+        skew_name: name number of initial conditions.
+    """
+
+    typical: TypicalGaps
+    sync_cost_ns: int
+    origin_ns: int
+    wake_name: int
+    stall_name: int
+    skew_name: int
+
+
+def find_anchors(
+    events: RankEvents, b: Boundaries, calls: Calls, handoffs: Handoffs, marks: I64
+) -> Anchors:
+    """Anchors of one rank.
+
+    Args:
+        events: the rank's events.
+        b: boundaries of its host rows.
+        calls: launching and blocking calls; a call that does both becomes two anchors.
+        handoffs: waits between threads.
+        marks: event rows of step marks on host threads.
+    """
+    start, end = events.start, events.end
+    pieces: list[tuple[np.ndarray, ...]] = []
+
+    def add(
+        thread: I64, at: I64, until: I64, kind: TaskKind, row: I64, resumes: bool, tag: I64 | int
+    ) -> None:
+        columns = (thread, at, until, kind, row, resumes, tag)
+        pieces.append(tuple(np.broadcast_to(np.asarray(c), at.shape) for c in columns))
+
+    lane = np.searchsorted(b.threads, events.thread[calls.row])
+    issue, both = calls.launches, calls.launches & calls.blocks
+    row = calls.row[issue]
+    # A call that launches and blocks: its issue takes no time of its own, its return is the wait.
+    until = np.where(calls.blocks[issue], start[row], end[row])
+    add(lane[issue], start[row], until, TaskKind.CALL, row, False, -1)
+    row = calls.row[both]
+    add(lane[both], end[row], end[row], TaskKind.SYNC, row, True, -1)
+    only = calls.blocks & ~calls.launches
+    row = calls.row[only]
+    add(lane[only], start[row], end[row], TaskKind.SYNC, row, False, -1)
+    mark_lane = np.searchsorted(b.threads, events.thread[marks])
+    add(mark_lane, start[marks], start[marks], TaskKind.MARK, marks, False, -1)
+    add(mark_lane, end[marks], end[marks], TaskKind.MARK, marks, False, -2)
+    number = 4 * np.arange(len(handoffs.gap))
+    for role, thread, boundary in (
+        (GIVE, handoffs.waiter, handoffs.gap),
+        (RESUME, handoffs.waiter, handoffs.gap + 1),
+        (BURST_FIRST, handoffs.worker, handoffs.burst_first),
+        (BURST_LAST, handoffs.worker, handoffs.burst_last),
+    ):
+        resumes = role in (RESUME, BURST_FIRST)
+        at = b.time[boundary]
+        add(thread, at, at, TaskKind.HOST, np.full(len(at), NO_ROW), resumes, number + role)
+    return _sorted_anchors([np.concatenate(c) for c in zip(*pieces, strict=True)])
+
+
+def _sorted_anchors(columns: list[np.ndarray]) -> Anchors:
+    """Anchors in thread and time order, each cut off where the next one starts."""
+    thread, at, until, kind, row, resumes, tag = columns
+    # At one instant: bursts and gaps end, marks close, then what begins there begins.
+    role = np.where(tag >= 0, np.where(np.isin(tag % 4, (RESUME, BURST_FIRST)), 1, 0), 2)
+    role = np.where((tag >= 0) & (tag % 4 == GIVE), 3, role)
+    order = np.lexsort((until, role, at, thread))
+    thread, at, until = thread[order], at[order], until[order]
+    following = np.full(len(at), np.iinfo(np.int64).max)
+    same = thread[1:] == thread[:-1]
+    following[:-1][same] = at[1:][same]
+    return Anchors(
+        thread=thread.astype(np.int64),
+        start=at,
+        end=np.maximum(np.minimum(until, following), at),
+        kind=kind[order].astype(np.int8),
+        row=row[order],
+        resumes=resumes[order].astype(bool),
+        tag=tag[order],
+    )
+
+
+def add_host_tasks(
+    parts: GraphParts, events: RankEvents, b: Boundaries, anchors: Anchors, context: HostContext
+) -> HostTasks:
+    """Add the tasks and edges of one rank's host threads.
+
+    Returns:
+        Where the tasks of calls and marks are.
+    """
+    stalls = _stall_sums(b, context.typical)
+    own = stalls(anchors.thread, anchors.start, anchors.end)
+    nxt = np.arange(len(anchors.thread)) + 1
+    last = np.ones(len(nxt), bool)
+    last[:-1] = anchors.thread[1:] != anchors.thread[:-1]
+    nxt[last] = np.flatnonzero(last)
+    gap_end = np.where(last | anchors.resumes[nxt], anchors.end, anchors.start[nxt])
+    excess = stalls(anchors.thread, anchors.end, gap_end)
+    blocks = anchors.kind == TaskKind.SYNC
+    cost = np.where(blocks, context.sync_cost_ns, anchors.end - anchors.start - own)
+    lane = np.array(
+        [parts.lane(events.rank, -1, int(t)) for t in b.threads] or [0], np.int32
+    )[anchors.thread]  # fmt: skip
+    common = {"rank": events.rank}
+    name = np.where(anchors.row >= 0, events.name[anchors.row], context.wake_name)
+    step = _step_at(events, anchors)
+    begin = np.where(blocks, anchors.end - context.sync_cost_ns, anchors.start)
+    task = parts.add_tasks(
+        anchors.kind, cost, begin, anchors.end, lane=lane, name=name, event=anchors.row,
+        step=step, **common,
+    )  # fmt: skip
+    tail = task.copy()
+    work = gap_end - anchors.end - excess
+    for kind, dur, start, label in (
+        (TaskKind.HOST, work, anchors.end, _recent_operator(events, b, anchors.thread, gap_end)),
+        (TaskKind.STALL, excess + np.where(blocks, 0, own), gap_end - excess, None),
+    ):
+        rows = np.flatnonzero(dur > 0)
+        names = context.stall_name if label is None else label[rows]
+        added = parts.add_tasks(
+            kind, dur[rows], start[rows], start[rows] + dur[rows], lane=lane[rows],
+            name=names, step=step[rows], **common,
+        )  # fmt: skip
+        parts.add_edges(tail[rows], added, EdgeKind.HOST_ORDER)
+        tail[rows] = added
+    chain = ~last
+    parts.add_edges(tail[chain], task[nxt[chain]], EdgeKind.HOST_ORDER)
+    _add_handoff_edges(parts, anchors, task, tail, lane, context, events.rank)
+    _add_skews(parts, anchors, task, lane, context, events.rank)
+    return _where(events, anchors, task)
+
+
+def _stall_sums(b: Boundaries, typical: TypicalGaps) -> Callable[[I64, I64, I64], I64]:
+    """A function that sums the stalls of a thread between two instants."""
+    total = np.zeros(len(b.time) + 1, np.int64)
+    np.cumsum(typical.excess(b.pair, b.gap), out=total[1:])
+
+    def between(thread: I64, begin: I64, end: I64) -> I64:
+        result = np.zeros(len(thread), np.int64)
+        for t in range(len(b.threads)):
+            rows = thread == t
+            lo, hi = b.first[t], b.first[t + 1]
+            first = lo + np.searchsorted(b.time[lo:hi], begin[rows], side="left")
+            stop = lo + np.searchsorted(b.time[lo:hi], end[rows], side="left")
+            result[rows] = total[np.maximum(stop, first)] - total[first]
+        return result
+
+    return between
+
+
+def _recent_operator(events: RankEvents, b: Boundaries, thread: I64, at: I64) -> np.ndarray:
+    """Name of the operator that started last on each thread before an instant."""
+    opens = (b.label % 2 == 0) & _is_operator_name(events, b.label // 2)
+    result = np.zeros(len(thread), np.int64)
+    for t in range(len(b.threads)):
+        rows = np.flatnonzero(thread == t)
+        mine = np.flatnonzero(opens[b.first[t] : b.first[t + 1]]) + b.first[t]
+        if not len(mine):
+            continue
+        which = np.searchsorted(b.time[mine], at[rows], side="left") - 1
+        result[rows] = b.label[mine[np.maximum(which, 0)]] // 2
+    return result
+
+
+def _is_operator_name(events: RankEvents, name: I64) -> np.ndarray:
+    """Which names are those of operators (not of API calls)."""
+    operators = np.unique(events.name[events.kind == KIND["host_op"]])
+    return np.isin(name, operators)
+
+
+def _step_at(events: RankEvents, anchors: Anchors) -> np.ndarray:
+    """Step of each anchor: its row's, else that of the last row that started before it."""
+    latest = np.maximum(np.searchsorted(events.start, anchors.start, side="right") - 1, 0)
+    row = np.where(anchors.row >= 0, anchors.row, latest)
+    return events.step[row]
+
+
+def _add_handoff_edges(
+    parts: GraphParts,
+    anchors: Anchors,
+    task: I64,
+    tail: I64,
+    lane: np.ndarray,
+    context: HostContext,
+    rank: int,
+) -> None:
+    """The burst starts after the waiter gave way; the waiter goes on after the burst."""
+    tagged = np.flatnonzero(anchors.tag >= 0)
+    count = len(tagged) // 4
+    at = np.zeros((4, count), np.int64)
+    at[anchors.tag[tagged] % 4, anchors.tag[tagged] // 4] = tagged
+    for source, target in ((at[GIVE], at[BURST_FIRST]), (at[BURST_LAST], at[RESUME])):
+        wake = anchors.start[target] - anchors.end[source]
+        over = context.typical.excess(np.full(count, WAKE_PAIR), wake)
+        woken = parts.add_tasks(
+            TaskKind.HOST, wake - over, anchors.end[source], anchors.end[source] + wake - over,
+            rank=rank, lane=lane[target], name=context.wake_name,
+        )  # fmt: skip
+        parts.add_edges(task[source], woken, EdgeKind.THREAD)
+        stalled = np.flatnonzero(over > 0)
+        late = parts.add_tasks(
+            TaskKind.STALL, over[stalled], anchors.start[target][stalled] - over[stalled],
+            anchors.start[target][stalled], rank=rank, lane=lane[target][stalled],
+            name=context.stall_name,
+        )  # fmt: skip
+        parts.add_edges(woken[stalled], late, EdgeKind.HOST_ORDER)
+        woken[stalled] = late
+        parts.add_edges(woken, task[target], EdgeKind.HOST_ORDER)
+
+
+def _add_skews(
+    parts: GraphParts,
+    anchors: Anchors,
+    task: I64,
+    lane: np.ndarray,
+    context: HostContext,
+    rank: int,
+) -> None:
+    """The first anchor of each thread enters the window when it did: an input of the replay."""
+    first = np.ones(len(task), bool)
+    first[1:] = anchors.thread[1:] != anchors.thread[:-1]
+    rows = np.flatnonzero(first & ~(anchors.resumes & (anchors.tag >= 0)))
+    late = anchors.start[rows] - context.origin_ns
+    origin = np.full(len(rows), context.origin_ns)
+    skew = parts.add_tasks(
+        TaskKind.SKEW, late, origin, anchors.start[rows], rank=rank, lane=lane[rows],
+        name=context.skew_name,
+    )  # fmt: skip
+    parts.add_edges(skew, task[rows], EdgeKind.HOST_ORDER)
+
+
+def _where(events: RankEvents, anchors: Anchors, task: I64) -> HostTasks:
+    """Index the tasks of calls and marks by their event rows."""
+    issue = np.full(len(events.kind), -1, np.int64)
+    block = np.full(len(events.kind), -1, np.int64)
+    calls, syncs = anchors.kind == TaskKind.CALL, anchors.kind == TaskKind.SYNC
+    issue[anchors.row[calls]] = task[calls]
+    block[anchors.row[syncs]] = task[syncs]
+    marks = np.flatnonzero(anchors.kind == TaskKind.MARK)
+    begins, ends = marks[anchors.tag[marks] != -2], marks[anchors.tag[marks] == -2]
+
+    def by_step(rows: I64) -> dict[int, int]:
+        return {int(events.step[anchors.row[i]]): int(task[i]) for i in rows}
+
+    return HostTasks(issue, block, by_step(begins), by_step(ends))

@@ -1,0 +1,327 @@
+"""Which operations of several ranks are one collective: by identity, never by bare position.
+
+Best first: the group's recorded ranks, the communicator id, and where a trace records neither,
+the layout that fits what is known of each communicator: the rank's number in the group, the
+group's size, the sequence of operation kinds, and how well the operations' ends agree.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from foretrace.replay.build.columns import RankCollectives, RankEvents
+from foretrace.replay.graph import F32, I8, I32, I64
+from foretrace.traces.schema import COLLECTIVE_KINDS
+
+SEND_RECV = COLLECTIVE_KINDS.index("send_recv")
+
+AGREEMENT_NS = 30_000
+"""Ends of one collective agree this well on one host (NCCL on 8 GPUs: 2 to 31 us seen)."""
+
+MAX_SEARCHED_RANKS = 64
+"""Without any recorded identity, layouts are searched up to this many ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One rank's operations on one communicator.
+
+    Attributes:
+        rank: global rank.
+        operations: rows of the rank's collectives, in issue order.
+        kinds: their kinds, shape ``(operations,)``.
+        ends: measured ends, ns.
+        starts: measured starts, ns.
+        ranks: the group's global ranks where recorded, else empty.
+        handle: what identifies it beside its ranks (name, communicator id).
+        group_rank: own number in the group, -1 unknown.
+        group_size: members, -1 unknown.
+        seq: sequence numbers, -1 unknown.
+        p2p: whether all operations are point-to-point.
+    """
+
+    rank: int
+    operations: I64
+    kinds: I8
+    ends: I64
+    starts: I64
+    ranks: tuple[int, ...]
+    handle: str
+    group_rank: int
+    group_size: int
+    seq: I64
+    p2p: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Collectives matched across ranks. Members are CSR: shape ``(members,)``.
+
+    Attributes:
+        ptr: members of match i are ``ptr[i]:ptr[i + 1]``.
+        rank: global rank of each member.
+        operation: row of the member's collectives.
+        kind: kind of each match.
+        group: index into ``groups``.
+        confidence: 0 to 1.
+        groups: global ranks of each group.
+        unmatched: rank -> rows of operations without a counterpart.
+    """
+
+    ptr: I64
+    rank: I32
+    operation: I64
+    kind: I8
+    group: I32
+    confidence: F32
+    groups: tuple[tuple[int, ...], ...]
+    unmatched: dict[int, I64]
+
+
+def communicators(
+    rank: int, events: RankEvents, c: RankCollectives, groups: list[tuple[int, ...]]
+) -> list[Communicator]:
+    """Split one rank's operations by communicator.
+
+    Where the group is not recorded, a device stream stands for the communicator: NCCL process
+    groups use one stream each.
+    """
+    has_work = c.work >= 0
+    stream = np.where(has_work, events.stream[c.work], -1)
+    device = np.where(has_work, events.device[c.work], -1)
+    members: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i in range(len(c.kind)):
+        if c.group[i] >= 0:
+            members["group", groups[c.group[i]], c.key[i]].append(i)
+        elif c.comm_id[i]:
+            members["comm", (), f"{c.comm_id[i]:x}"].append(i)
+        else:
+            members["stream", (), f"{device[i]}:{stream[i]}"].append(i)
+    result = []
+    for key, rows in members.items():
+        at = np.array(rows, np.int64)
+        work = c.work[at]
+        result.append(
+            Communicator(
+                rank=rank,
+                operations=at,
+                kinds=c.kind[at],
+                ends=np.where(work >= 0, events.end[work], -1),
+                starts=np.where(work >= 0, events.start[work], -1),
+                ranks=key[1],  # type: ignore[arg-type]
+                handle=f"{key[0]}:{key[2]}" if key[0] != "stream" else "",
+                group_rank=_mode(c.group_rank[at]),
+                group_size=_mode(c.group_size[at]),
+                seq=c.seq[at],
+                p2p=bool(c.p2p[at].all()),
+            )
+        )
+    return result
+
+
+def _mode(values: I32) -> int:
+    """The most frequent recorded value, -1 where none is."""
+    known = values[values >= 0]
+    return int(np.bincount(known).argmax()) if len(known) else -1
+
+
+def match(comms: list[Communicator], shift_ns: dict[int, int]) -> Matches:
+    """Join the communicators of all ranks, then their operations.
+
+    Args:
+        comms: communicators of all ranks.
+        shift_ns: clock correction of each rank, added to its times.
+    """
+    named: dict[tuple[str, tuple[int, ...]], list[Communicator]] = defaultdict(list)
+    nameless = []
+    for comm in comms:
+        if comm.handle:
+            named[comm.handle, comm.ranks].append(comm)
+        else:
+            nameless.append(comm)
+    sets = [(members, 1.0) for members in named.values()]
+    sets += [(members, 0.7) for members in search_layouts(nameless, shift_ns)]
+    return _match_operations(comms, sets)
+
+
+def search_layouts(comms: list[Communicator], shift_ns: dict[int, int]) -> list[list[Communicator]]:
+    """Find the groups of communicators whose ranks are not recorded.
+
+    Candidates are regular sets of ranks (``base + i * stride``, and products of two such). One
+    fits when each member's number in the group and the group's size agree with what is recorded,
+    the operations are the same, and their ends agree. Larger groups win among equally good ones.
+    """
+    families: dict[tuple[object, ...], list[Communicator]] = defaultdict(list)
+    for comm in comms:
+        families[tuple(comm.kinds.tolist()), comm.group_size].append(comm)
+    world = sorted({c.rank for c in comms})
+    found: list[list[Communicator]] = []
+    if len(world) > MAX_SEARCHED_RANKS:
+        return found
+    shapes = rank_sets(len(world))
+    for family in families.values():
+        scored = []
+        for shape in shapes:
+            ranks = tuple(world[i] for i in shape)
+            members = _members(family, ranks, shift_ns)
+            if members:
+                scored.append((_spread(members, shift_ns), members))
+        found += _choose(scored)
+    return found
+
+
+def rank_sets(world_size: int) -> list[tuple[int, ...]]:
+    """Regular subsets of ``range(world_size)`` with at least two members, largest first."""
+    steps = [s for s in range(1, world_size) if world_size % s == 0 or s < world_size]
+    lines = {
+        tuple(range(0, n * s, s))
+        for s in steps
+        for n in range(2, world_size // s + 1)
+        if world_size % n == 0
+    }
+    shapes = set(lines)
+    for a, b in product(lines, lines):
+        if a[1] * len(a) <= b[1]:
+            shapes.add(tuple(x + y for y in b for x in a))
+    sets = {
+        tuple(base + x for x in shape) for shape in shapes for base in range(world_size - shape[-1])
+    }
+    return sorted(sets, key=lambda s: (-len(s), s))
+
+
+def _members(
+    family: list[Communicator], ranks: tuple[int, ...], shift_ns: dict[int, int]
+) -> list[Communicator]:
+    """One communicator per rank that may be these ranks' group; empty where none fits."""
+    options = []
+    for number, rank in enumerate(ranks):
+        fit = [
+            c
+            for c in family
+            if c.rank == rank and c.group_rank in (-1, number) and c.group_size in (-1, len(ranks))
+        ]
+        if not fit:
+            return []
+        options.append(fit)
+    best: list[Communicator] = []
+    for first in options[0]:
+        chosen = [first]
+        for fit in options[1:]:
+            chosen.append(min(fit, key=lambda c: _spread([first, c], shift_ns)))
+        if not best or _spread(chosen, shift_ns) < _spread(best, shift_ns):
+            best = chosen
+    return best
+
+
+def _spread(members: list[Communicator], shift_ns: dict[int, int]) -> float:
+    """Median over operations of how far the members' ends lie apart, ns; p2p: 0."""
+    if members[0].p2p or not len(members[0].ends):
+        return 0.0
+    ends = np.stack([c.ends + shift_ns.get(c.rank, 0) for c in members])
+    return float(np.median(ends.max(axis=0) - ends.min(axis=0)))
+
+
+def _choose(scored: list[tuple[float, list[Communicator]]]) -> list[list[Communicator]]:
+    """Disjoint groups: largest first among those whose ends agree about as well as the best."""
+    if not scored:
+        return []
+    best = min(score for score, _ in scored)
+    limit = max(3 * best, best + AGREEMENT_NS)
+    scored.sort(key=lambda item: (-len(item[1]), item[0]))
+    used: set[int] = set()
+    chosen = []
+    for score, members in scored:
+        if score <= limit and not used & {id(c) for c in members}:
+            used |= {id(c) for c in members}
+            chosen.append(members)
+    return chosen
+
+
+def _match_operations(
+    comms: list[Communicator], sets: list[tuple[list[Communicator], float]]
+) -> Matches:
+    """Line up the operations of each group's members: by sequence number, else by order."""
+    counts: list[int] = []
+    rank: list[I32] = []
+    operation: list[I64] = []
+    kind: list[int] = []
+    group: list[int] = []
+    confidence: list[float] = []
+    groups: dict[tuple[int, ...], int] = {}
+    matched: dict[int, list[I64]] = defaultdict(list)
+    for members, sure in sets:
+        if len(members) < 2:
+            continue
+        ranks = tuple(sorted(c.rank for c in members))
+        number = groups.setdefault(members[0].ranks or ranks, len(groups))
+        numbers, by_seq = _positions(members)
+        common = sorted(set.intersection(*(set(n) for n in numbers)))
+        for key in common:
+            at = [n[key] for n in numbers]
+            counts.append(len(members))
+            rank.append(np.array([c.rank for c in members], np.int32))
+            operation.append(
+                np.array([c.operations[i] for c, i in zip(members, at, strict=True)], np.int64)
+            )
+            kind.append(int(members[0].kinds[at[0]]))
+            group.append(number)
+            confidence.append(sure if by_seq else min(sure, 0.9))
+        for c, n in zip(members, numbers, strict=True):
+            matched[c.rank].append(c.operations[[n[key] for key in common]])
+    unmatched = {}
+    for r in sorted({c.rank for c in comms}):
+        every = np.concatenate([c.operations for c in comms if c.rank == r])
+        done = np.concatenate(matched[r]) if matched[r] else np.zeros(0, np.int64)
+        rest = np.setdiff1d(every, done)
+        if len(rest):
+            unmatched[r] = rest
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Matches(
+        ptr=ptr,
+        rank=np.concatenate(rank) if rank else np.zeros(0, np.int32),
+        operation=np.concatenate(operation) if operation else np.zeros(0, np.int64),
+        kind=np.array(kind, np.int8),
+        group=np.array(group, np.int32),
+        confidence=np.array(confidence, np.float32),
+        groups=tuple(groups),
+        unmatched=unmatched,
+    )
+
+
+def _positions(members: list[Communicator]) -> tuple[list[dict[int, int]], bool]:
+    """Key -> operation index for each member: the sequence number where all have one."""
+    by_seq = all((c.seq >= 0).all() and len(np.unique(c.seq)) == len(c.seq) for c in members)
+    if by_seq:
+        return [{int(s): i for i, s in enumerate(c.seq)} for c in members], True
+    shifts = _window_shifts(members)
+    return [
+        {i + shift: i for i in range(len(c.kinds))}
+        for c, shift in zip(members, shifts, strict=True)
+    ], False
+
+
+def _window_shifts(members: list[Communicator]) -> list[int]:
+    """How many operations later than the first member's each member's window begins.
+
+    The shift under which most operations are of one kind; ties go to the smallest. Windows that
+    start one collective apart must not pair an operation with its neighbour.
+    """
+    reference = members[0].kinds
+    result = [0]
+    for comm in members[1:]:
+        scores = {s: _agreement(reference, comm.kinds, s) for s in range(-8, 9)}
+        result.append(max(scores, key=lambda s: (scores[s], -abs(s))))
+    return result
+
+
+def _agreement(a: I8, b: I8, shift: int) -> float:
+    """Share of operations of one kind when ``b[i]`` stands beside ``a[i + shift]``."""
+    lo, hi = max(0, shift), min(len(a), len(b) + shift)
+    if hi <= lo:
+        return 0.0
+    same = (a[lo:hi] == b[lo - shift : hi - shift]).sum()
+    return float(same) / max(len(a), len(b))

@@ -1,0 +1,114 @@
+"""The replay: one pass over the job graph gives every task's start and what bound it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from foretrace.replay.graph import I64, EdgeKind, JobGraph, Timeline
+from foretrace.replay.kernels import longest_path, topological_order
+from foretrace.traces.errors import GraphError
+
+START_EDGES = (EdgeKind.LAUNCH,)
+"""Edges that count from the predecessor's start: a kernel may start before its launch returns."""
+
+
+def counts_from_start(graph: JobGraph) -> np.ndarray:
+    """Which edges count from their predecessor's start, shape ``(m,)``, bool."""
+    return np.isin(graph.edge_kind, START_EDGES)
+
+
+def is_sorted(graph: JobGraph) -> bool:
+    """Whether every task stands behind all of its predecessors."""
+    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
+    return bool((graph.pred < target).all())
+
+
+def replay(graph: JobGraph, dur_ns: I64 | None = None, label: str = "replayed") -> Timeline:
+    """Run the job graph: each task starts when the last of its predecessors allows it.
+
+    Args:
+        graph: a job graph whose tasks are topologically sorted.
+        dur_ns: durations to use instead of the graph's, shape ``(n,)``, ns.
+        label: name of the result.
+
+    Returns:
+        The timeline; times count from the earliest task of the job.
+
+    Raises:
+        GraphError: tasks are not sorted (see :func:`sort_tasks`).
+    """
+    if not is_sorted(graph):
+        graph = sort_tasks(graph)
+    durations = graph.dur_ns if dur_ns is None else np.ascontiguousarray(dur_ns, dtype=np.int64)
+    start, bound = longest_path(
+        durations, graph.pred_ptr, graph.pred, counts_from_start(graph), graph.edge_delay_ns
+    )
+    return Timeline(graph, start, start + durations, bound, label)
+
+
+def replay_all(graph: JobGraph, scenarios: Mapping[str, I64]) -> dict[str, Timeline]:
+    """Run several cost vectors over one graph.
+
+    Args:
+        graph: the job graph.
+        scenarios: name -> durations, shape ``(n,)``, ns.
+    """
+    return {name: replay(graph, dur, name) for name, dur in scenarios.items()}
+
+
+def sort_tasks(graph: JobGraph) -> JobGraph:
+    """The same graph with its tasks renumbered in topological order.
+
+    Raises:
+        GraphError: the graph has a cycle; the message names tasks on it.
+    """
+    order = topological_order(graph.pred_ptr, graph.pred)
+    if len(order) < len(graph):
+        raise GraphError(_cycle_message(graph, order))
+    return permuted(graph, order)
+
+
+def permuted(graph: JobGraph, order: I64) -> JobGraph:
+    """The graph with task ``order[k]`` renumbered to ``k``."""
+    from dataclasses import replace
+
+    new = np.empty(len(order), np.int64)
+    new[order] = np.arange(len(order))
+    counts = np.diff(graph.pred_ptr)[order]
+    ptr = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    edge = np.repeat(graph.pred_ptr[:-1][order] - ptr[:-1], counts) + np.arange(ptr[-1])
+    columns = (
+        "rank", "lane", "kind", "dur_ns", "name", "event", "collective", "step",
+        "measured_start_ns", "measured_end_ns",
+    )  # fmt: skip
+    steps = replace(graph.steps, begin=new[graph.steps.begin], end=new[graph.steps.end])
+    return replace(
+        graph,
+        **{name: getattr(graph, name)[order] for name in columns},
+        pred_ptr=ptr,
+        pred=new[graph.pred[edge]],
+        edge_kind=graph.edge_kind[edge],
+        edge_delay_ns=graph.edge_delay_ns[edge],
+        steps=steps,
+    )
+
+
+def _cycle_message(graph: JobGraph, order: I64) -> str:
+    """One line that names a few tasks which wait for each other."""
+    stuck = np.ones(len(graph), bool)
+    stuck[order] = False
+    task = int(np.flatnonzero(stuck)[0])
+    trail: list[int] = []
+    while task not in trail:
+        trail.append(task)
+        preds = graph.pred[graph.pred_ptr[task] : graph.pred_ptr[task + 1]]
+        task = int(preds[stuck[preds]][0])
+    loop = trail[trail.index(task) :][:6]
+    names = " <- ".join(f"rank {graph.rank[t]} {graph.names[graph.name[t]]!r}" for t in loop)
+    return (
+        f"the dependency graph has a cycle over {int(stuck.sum())} tasks: {names}; "
+        "the trace's order contradicts itself there (check clocks and duplicated ranks)"
+    )

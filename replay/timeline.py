@@ -1,0 +1,59 @@
+"""Timelines as they were measured, and the steps on any timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretrace.replay.engine import counts_from_start
+from foretrace.replay.graph import DEVICE_KINDS, I32, I64, JobGraph, Timeline
+from foretrace.replay.kernels import latest_predecessor
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindows:
+    """Job steps on one timeline; arrays of shape ``(steps,)``.
+
+    Attributes:
+        step: step number.
+        start_ns: earliest host mark of any rank.
+        end_ns: the latest of the host marks and of the ends of device tasks launched inside,
+            over all ranks.
+    """
+
+    step: I32
+    start_ns: I64
+    end_ns: I64
+
+    @property
+    def dur_ns(self) -> I64:
+        """Length of each step, ns."""
+        return self.end_ns - self.start_ns
+
+
+def measured(graph: JobGraph) -> Timeline:
+    """The timeline as it was recorded, on the aligned clock."""
+    _, bound = latest_predecessor(
+        graph.measured_start_ns,
+        graph.measured_end_ns,
+        graph.pred_ptr,
+        graph.pred,
+        counts_from_start(graph),
+        graph.edge_delay_ns,
+    )
+    return Timeline(graph, graph.measured_start_ns, graph.measured_end_ns, bound, "measured")
+
+
+def step_windows(timeline: Timeline) -> StepWindows:
+    """The job's steps: from the earliest mark of any rank to the last mark or device end."""
+    graph = timeline.graph
+    steps = np.unique(graph.steps.step)
+    row = np.searchsorted(steps, graph.steps.step)
+    start = np.full(len(steps), np.iinfo(np.int64).max)
+    end = np.full(len(steps), np.iinfo(np.int64).min)
+    np.minimum.at(start, row, timeline.start_ns[graph.steps.begin])
+    np.maximum.at(end, row, timeline.end_ns[graph.steps.end])
+    device = np.isin(graph.kind, DEVICE_KINDS) & np.isin(graph.step, steps)
+    np.maximum.at(end, np.searchsorted(steps, graph.step[device]), timeline.end_ns[device])
+    return StepWindows(steps.astype(np.int32), start, end)

@@ -1,0 +1,1 @@
+"""The program ``foretrace``: one module per group of commands, loaded when used."""

@@ -1,0 +1,43 @@
+"""Which commands there are: name, function and one line of help, without importing any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command of the program.
+
+    Attributes:
+        target: ``module:function`` of the command, imported when it is used.
+        help: the line shown by ``foretrace --help``.
+    """
+
+    target: str
+    help: str
+
+
+COMMANDS = {
+    "import": Entry(
+        "foretrace.cli.traces:import_command",
+        "Turn profiler traces (file, folder, glob, tar) into one trace set.",
+    ),
+    "replay": Entry(
+        "foretrace.cli.replay:replay_command",
+        "Replay a trace set, say how well it fits, and answer what-ifs.",
+    ),
+    "analyze": Entry(
+        "foretrace.cli.analysis:analyze_command",
+        "Say where each rank's step time goes.",
+    ),
+    "report": Entry(
+        "foretrace.cli.analysis:report_command",
+        "Write a self-contained HTML report of a trace set.",
+    ),
+    "redact": Entry(
+        "foretrace.cli.traces:redact_command",
+        "Copy a trace set without names, paths and hosts.",
+    ),
+}
+"""Commands in the order of the help page. Adding one is one line here and its function."""

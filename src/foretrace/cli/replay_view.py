@@ -1,0 +1,211 @@
+"""What ``foretrace replay`` says, as plain records: written as JSON as they are, or as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foretrace.cli.terminal import duration, number_list, percent, print_line, print_table
+
+COPIED_WARNING = 0.5  # share of the critical path above which an error says little
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One job step.
+
+    Attributes:
+        step: step number.
+        measured_ns: measured length.
+        replayed_ns: replayed length.
+        error: (replayed - measured) / measured.
+        null_error: the same for a replay without any rendezvous and with all waits frozen.
+        unexplained: share of the step, on the critical path, that tasks started later than
+            anything modelled explains.
+        unexplained_early: the same for starts earlier than the model allows.
+        critical_path: share of the replayed step by what the critical path spends it on.
+        copied_host: share of the critical path that is host time copied from the trace.
+    """
+
+    step: int
+    measured_ns: int
+    replayed_ns: int
+    error: float
+    null_error: float
+    unexplained: float
+    unexplained_early: float
+    critical_path: dict[str, float]
+    copied_host: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentRow:
+    """How well the ranks' clocks agree.
+
+    Attributes:
+        residual_ns: median distance of a collective's ends from their common end; -1 unknown.
+        anchors: collectives that it was worked out from.
+    """
+
+    residual_ns: int
+    anchors: int
+
+
+@dataclass(frozen=True, slots=True)
+class StallRow:
+    """Host time of a rank beyond what is typical between two calls.
+
+    Attributes:
+        rank: rank.
+        ns: per step, mean.
+        share: of the step.
+    """
+
+    rank: int
+    ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRow:
+    """One what-if.
+
+    Attributes:
+        name: as typed.
+        step_ns: length of a step under it, mean over the steps.
+        steps_ns: of each step.
+        change: against the replay without it; negative is faster.
+        tasks: tasks that it means.
+        before_ns: sum of their durations as recorded, over all ranks and steps.
+        after_ns: the same under the scenario.
+    """
+
+    name: str
+    step_ns: int
+    steps_ns: list[int]
+    change: float
+    tasks: int
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    """Everything ``foretrace replay`` says.
+
+    Attributes:
+        trace: where the trace set lies.
+        ranks: ranks that were replayed.
+        missing_ranks: ranks of the job that were not recorded.
+        tasks: tasks of the job graph.
+        edges: dependencies of the job graph.
+        unmatched: communication operations without a counterpart.
+        steps: one row per step.
+        alignment: clocks.
+        stalls: one row per rank.
+        scenarios: one row per what-if.
+    """
+
+    trace: str
+    ranks: list[int]
+    missing_ranks: list[int]
+    tasks: int
+    edges: int
+    unmatched: int
+    steps: list[StepRow]
+    alignment: AlignmentRow
+    stalls: list[StallRow]
+    scenarios: list[ScenarioRow]
+
+
+def print_view(view: ReplayView) -> None:
+    """Write it for people."""
+    print_line(
+        f"{view.trace}: {_count(view.ranks, 'rank')} ({number_list(view.ranks)}), "
+        f"{_count(view.steps, 'step')}, {view.tasks:,} tasks, {view.edges:,} dependencies"
+    )
+    print_line(_clock_line(view))
+    print_line()
+    _print_steps(view.steps)
+    _print_path(view.steps)
+    print_line(_stall_line(view.stalls))
+    if view.scenarios:
+        print_line()
+        _print_scenarios(view.scenarios)
+
+
+def _count(items: Sequence[object], word: str) -> str:
+    return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
+
+
+def _clock_line(view: ReplayView) -> str:
+    if len(view.ranks) < 2:
+        return "clocks: one rank, nothing to align"
+    if view.alignment.residual_ns < 0:
+        return "clocks: not aligned, no collective has a counterpart on another rank"
+    return (
+        f"clocks: aligned on the ends of {view.alignment.anchors:,} collectives, "
+        f"which agree within {duration(view.alignment.residual_ns)} (median)"
+    )
+
+
+def _print_steps(steps: Sequence[StepRow]) -> None:
+    print_table(
+        ("step", "measured", "replayed", "error", "null replay", "unexplained late", "early"),
+        [
+            (
+                str(row.step) if row.step >= 0 else "all",
+                duration(row.measured_ns),
+                duration(row.replayed_ns),
+                percent(row.error, signed=True),
+                percent(row.null_error, signed=True),
+                percent(row.unexplained),
+                percent(row.unexplained_early),
+            )
+            for row in steps
+        ],
+    )
+
+
+def _print_path(steps: Sequence[StepRow]) -> None:
+    if not steps:
+        return
+    split = {
+        word: sum(row.critical_path[word] * row.replayed_ns for row in steps)
+        for word in steps[0].critical_path
+    }
+    whole = sum(row.replayed_ns for row in steps) or 1
+    parts = [f"{word} {percent(ns / whole)}" for word, ns in split.items() if ns]
+    print_line("critical path: " + ", ".join(parts))
+    copied = sum(row.copied_host * row.replayed_ns for row in steps) / whole
+    line = f"host time copied from the trace: {percent(copied)} of the critical path"
+    if copied > COPIED_WARNING:
+        line += "; a small error proves little here"
+    print_line(line)
+
+
+def _stall_line(stalls: Sequence[StallRow]) -> str:
+    worst = max(stalls, key=lambda row: row.ns, default=None)
+    if worst is None or worst.ns == 0:
+        return "host stalls: none"
+    return (
+        f"host stalls: most on rank {worst.rank}, {duration(worst.ns)} a step "
+        f"({percent(worst.share)}); what-if: stall=0"
+    )
+
+
+def _print_scenarios(scenarios: Sequence[ScenarioRow]) -> None:
+    print_table(
+        ("what if", "step", "change", "tasks", "their time", "becomes"),
+        [
+            (
+                row.name,
+                duration(row.step_ns),
+                percent(row.change, signed=True),
+                f"{row.tasks:,}",
+                duration(row.before_ns),
+                duration(row.after_ns),
+            )
+            for row in scenarios
+        ],
+    )

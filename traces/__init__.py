@@ -1,0 +1,1 @@
+"""The trace set: schema, files, importers and exporters."""

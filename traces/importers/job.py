@@ -1,0 +1,337 @@
+"""Import the files of a job, several at a time, into one trace set."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from foretrace.traces.errors import ForetraceError, IncompleteTraceError, TraceFormatError
+from foretrace.traces.importers.ranks import rank_of_name
+from foretrace.traces.importers.registry import describe_content, format_of
+from foretrace.traces.importers.sources import (
+    HEAD_BYTES,
+    Content,
+    Source,
+    find_sources,
+    open_sources,
+    read_head,
+)
+from foretrace.traces.manifest import Dropped
+from foretrace.traces.storage import Folder
+from foretrace.traces.store import RankTables, TraceSetWriter, describe_ranks
+
+Watcher = Callable[[int, int, int], None]
+"""Called with (stored bytes read, stored bytes in all, uncompressed bytes read)."""
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What came of one file.
+
+    Attributes:
+        source: file, or archive and member.
+        rank: its rank.
+        rank_from: where the rank was found.
+        world_size: ranks of the job as the file says; 0 unknown.
+        events: rows of the events table.
+        bytes: uncompressed bytes.
+        checksum: CRC-32 of the uncompressed bytes.
+        dropped: what was left out.
+        peak_rss_bytes: largest memory of the process that read it.
+    """
+
+    source: str
+    rank: int
+    rank_from: str
+    world_size: int
+    events: int
+    bytes: int
+    checksum: int
+    dropped: tuple[Dropped, ...]
+    peak_rss_bytes: int
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What came of an import.
+
+    Attributes:
+        path: the trace set.
+        files: one report per imported rank, by rank.
+        notes: one line for everything worth knowing that is no error.
+        seconds: wall time.
+    """
+
+    path: str
+    files: list[FileReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def ranks(self) -> list[int]:
+        """Imported ranks, ascending."""
+        return [f.rank for f in self.files]
+
+    @property
+    def events(self) -> int:
+        """Rows of all events tables."""
+        return sum(f.events for f in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Uncompressed bytes of all files."""
+        return sum(f.bytes for f in self.files)
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """Largest memory of any process that took part."""
+        return max([peak_rss_bytes(), *(f.peak_rss_bytes for f in self.files)])
+
+
+def import_paths(
+    paths: Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    jobs: int | None = None,
+    python: bool = False,
+    watch: Watcher | None = None,
+) -> ImportReport:
+    """Import the traces of a job into the trace set ``out``, which is replaced if it exists.
+
+    Args:
+        paths: files, folders, globs or archives, or fsspec URLs of them.
+        out: folder or URL of the trace set.
+        jobs: processes; None for one per CPU.
+        python: keep the frames of Python functions.
+        watch: told how far the import is.
+
+    Raises:
+        TraceFormatError: a path is no trace, or nothing in it can be read.
+        IncompleteTraceError: two files claim the same rank.
+    """
+    began = time.perf_counter()
+    target = Folder.at(out)
+    _check_target(target)
+    report = ImportReport(path=os.fspath(out))
+    sources = _choose([os.fspath(p) for p in paths], report.notes)
+    parent, _, name = target.root.rpartition("/")
+    with Folder(target.fs, parent or ".").replacing(name) as part:
+        url = part.fs.unstrip_protocol(part.root)
+        files = _run(sources, url, jobs or os.cpu_count() or 1, python, watch)
+        report.files = _unique(files, report.notes)
+        _note_missing(report)
+        TraceSetWriter(url).finish(sources=len(sources), notes=report.notes)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def peak_rss_bytes() -> int:
+    """Largest memory this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _check_target(target: Folder) -> None:
+    names = target.names()
+    if names and not any(n == "manifest.json" or n.startswith("rank=") for n in names):
+        raise TraceFormatError(
+            f"{target.root}: exists and is no trace set; choose another name for -o"
+        )
+
+
+def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
+    """The sources that are traces; one asked for by name must be one."""
+    named, brought = find_sources(paths)
+    for source in named:
+        head = read_head(source)
+        if format_of(head, source.name) is None:
+            raise TraceFormatError(
+                f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
+                f"found {describe_content(head)}"
+            )
+    found = []
+    others = []
+    for source in brought:
+        known = bool(source.member) or format_of(read_head(source), source.name) is not None
+        (found if known else others).append(source)
+    if others:
+        shown = ", ".join(s.name.rsplit("/", 1)[-1] for s in others[:3])
+        more = ", ..." if len(others) > 3 else ""
+        notes.append(f"skipped {len(others)} files that are no traces: {shown}{more}")
+    if not named and not found:
+        raise TraceFormatError(
+            f"{', '.join(paths)}: expected PyTorch profiler JSON, found none among {len(others)} files"
+        )
+    return [*named, *found]
+
+
+_shared: Any = None
+
+
+def _start_worker(shared: Any) -> None:
+    global _shared  # noqa: PLW0603  (the only way to hand a shared counter to pool workers)
+    _shared = shared
+
+
+def _run(
+    sources: list[Source], url: str, jobs: int, python: bool, watch: Watcher | None
+) -> list[FileReport]:
+    total = sum(s.size for s in sources)
+    tasks = _tasks(list(enumerate(sources)), jobs)
+    if len(tasks) == 1 or url.startswith("memory:"):
+        done = [0, 0]
+
+        def progress(stored: int, plain: int) -> None:
+            done[0] += stored
+            done[1] += plain
+            if watch:
+                watch(done[0], total, done[1])
+
+        return [r for task in tasks for r in _import_task(task, url, python, progress)]
+    context = multiprocessing.get_context("spawn")
+    shared = context.Array("q", 2)
+    with ProcessPoolExecutor(
+        min(jobs, len(tasks)), context, initializer=_start_worker, initargs=(shared,)
+    ) as pool:
+        futures = [pool.submit(_import_in_worker, task, url, python) for task in tasks]
+        try:
+            _follow(futures, shared, total, watch)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [r for future in futures for r in future.result()]
+
+
+def _tasks(sources: list[tuple[int, Source]], jobs: int) -> list[list[tuple[int, Source]]]:
+    """Work for the processes; an archive is cut into as few runs as keep all of them busy."""
+    if jobs <= 1:
+        return [sources]
+    tasks: list[list[tuple[int, Source]]] = []
+    by_path: dict[str, list[tuple[int, Source]]] = {}
+    for item in sources:
+        by_path.setdefault(item[1].path, []).append(item)
+    for group in by_path.values():
+        length = -(-len(group) // jobs)
+        tasks += [group[i : i + length] for i in range(0, len(group), length)]
+    return tasks
+
+
+def _follow(futures: list[Future[Any]], shared: Any, total: int, watch: Watcher | None) -> None:
+    """Wait for all; the first error ends the wait."""
+    waiting = set(futures)
+    while waiting:
+        ended, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+        for future in ended:
+            future.result()
+        if watch:
+            with shared.get_lock():
+                stored, plain = shared
+            watch(stored, total, plain)
+
+
+def _import_in_worker(task: list[tuple[int, Source]], url: str, python: bool) -> list[FileReport]:
+    def progress(stored: int, plain: int) -> None:
+        with _shared.get_lock():
+            _shared[0] += stored
+            _shared[1] += plain
+
+    return _import_task(task, url, python, progress)
+
+
+def _import_task(
+    task: list[tuple[int, Source]], url: str, python: bool, progress: Callable[[int, int], None]
+) -> list[FileReport]:
+    writer = TraceSetWriter(url)
+    position = {source: i for i, source in task}
+    reports = []
+    for content in open_sources([s for _, s in task], progress):
+        tables = _read(content, python)
+        tables = _settle(tables, content, position[content.source])
+        writer.write_rank(tables)
+        reports.append(_report(tables, content))
+    return reports
+
+
+def _read(content: Content, python: bool) -> RankTables:
+    chunks = iter(content.chunks)
+    head = next(chunks, b"")
+    kind = format_of(head[:HEAD_BYTES], content.source.name)
+    if kind is None:
+        found = describe_content(head)
+        raise TraceFormatError(f"{content.source.name}: expected profiler JSON, found {found}")
+
+    def all_chunks() -> Iterable[bytes]:
+        yield head
+        yield from chunks
+
+    try:
+        return kind.read(all_chunks(), python=python)
+    except ForetraceError as error:
+        raise type(error)(f"{content.source.name}: not readable as {kind.NAME}: {error}") from None
+
+
+def _settle(tables: RankTables, content: Content, position: int) -> RankTables:
+    """Give the rank its number and note the source."""
+    info = tables.info
+    rank, rank_from = info.rank, info.rank_from
+    if rank < 0:
+        rank, rank_from = rank_of_name(content.source.name), "file name"
+    if rank < 0:
+        rank, rank_from = position, "order"
+    dropped = list(info.dropped)
+    if content.damage:
+        dropped.append(Dropped(reason=content.damage + " (whole events kept)", count=1))
+    info = msgspec.structs.replace(
+        info, rank=rank, rank_from=rank_from, source=content.source.name, dropped=dropped
+    )
+    return RankTables(info, tables.events, tables.collectives, tables.memory)
+
+
+def _report(tables: RankTables, content: Content) -> FileReport:
+    info = tables.info
+    return FileReport(
+        source=info.source,
+        rank=info.rank,
+        rank_from=info.rank_from,
+        world_size=info.world_size,
+        events=len(tables.events),
+        bytes=content.size,
+        checksum=content.checksum,
+        dropped=tuple(info.dropped),
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _unique(files: list[FileReport], notes: list[str]) -> list[FileReport]:
+    """One report per rank; copies of one file count once, other doubles are an error."""
+    by_rank: dict[int, FileReport] = {}
+    for file in files:
+        other = by_rank.setdefault(file.rank, file)
+        if other is file:
+            continue
+        if (other.checksum, other.bytes) != (file.checksum, file.bytes):
+            raise IncompleteTraceError(
+                f"two files of rank {file.rank}: {other.source} (by {other.rank_from}) and "
+                f"{file.source} (by {file.rank_from}); give only one of them"
+            )
+        notes.append(f"skipped {file.source}: an identical copy of {other.source}")
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def _note_missing(report: ImportReport) -> None:
+    world = max((f.world_size for f in report.files), default=0)
+    missing = sorted(set(range(world)) - set(report.ranks))
+    if missing and len(report.files):
+        report.notes.append(
+            f"{describe_ranks(missing)} of {world} missing: "
+            "what happens between them and the others is not known"
+        )

@@ -1,0 +1,52 @@
+"""The formats that can be imported. A further one is a module with these names, listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from foretrace.traces.importers import kineto
+from foretrace.traces.store import RankTables
+
+
+class Format(Protocol):
+    """What the module of a format offers."""
+
+    NAME: str
+
+    def sniff(self, head: bytes, name: str) -> bool:
+        """Whether a file that begins with ``head`` (uncompressed) is of this format."""
+        ...
+
+    def read(self, chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
+        """Read one file; ``info.rank`` is -1 if the file does not tell it."""
+        ...
+
+
+FORMATS: tuple[Format, ...] = (kineto,)
+"""Asked in this order."""
+
+
+def format_of(head: bytes, name: str) -> Format | None:
+    """The format of a file by its first bytes; None if it is none of ours."""
+    return next((f for f in FORMATS if f.sniff(head, name)), None)
+
+
+def describe_content(head: bytes) -> str:
+    """What a file seems to be, for messages."""
+    if not head:
+        return "an empty file"
+    known = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"%PDF": "a PDF",
+             b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLite": "an SQLite file",
+             b"\x80\x04\x95": "a Python pickle", b"\x7fELF": "a program",
+             b"\x28\xb5\x2f\xfd": "a zstd file"}
+    for magic, words in known.items():
+        if head.startswith(magic):
+            return words
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] in (b"{", b"["):
+        return "JSON without profiler events"
+    if b"\0" in head[:1024]:
+        return "binary data"
+    line = head[:200].decode("utf-8", "replace").splitlines()[0][:40]
+    return f"text that begins with {line!r}"

@@ -1,0 +1,159 @@
+"""The events of a trace as they come out of a byte stream, block by block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretrace.traces.errors import TraceFormatError
+from foretrace.traces.importers import scan
+from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
+
+CAPACITY = 1 << 16
+"""Events of one block at most."""
+
+_ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEPT_BYTES = 64  # enough to recognise an event's opening that was cut in two
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole events that lie in one piece of text.
+
+    Attributes:
+        text: the text, uint8, shape ``(bytes,)``.
+        rows: one row per event, columns as in :mod:`scan`, shape ``(events, 7)``.
+    """
+
+    text: scan.U8
+    rows: scan.I64
+
+
+class EventStream:
+    """Splits the text of a trace into its events and what stands around them.
+
+    Args:
+        chunks: the text, in pieces of any size.
+        losses: takes note of damaged events.
+
+    Attributes:
+        head: text before the events, available once blocks come.
+        tail: text after the events, available at the end.
+        closed: whether the array of events ended; False for a cut-off file.
+        size: bytes read.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], losses: Losses) -> None:
+        self.head = b""
+        self.tail = b""
+        self.closed = False
+        self.size = 0
+        self._chunks = iter(chunks)
+        self._losses = losses
+        self._out = np.empty((CAPACITY, 7), np.int64)
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks in file order; a block is valid until the next one is asked for.
+
+        Raises:
+            TraceFormatError: the text has no array of events.
+        """
+        text = bytearray()
+        position = self._enter(text)
+        more = True
+        while not self.closed and (more or position < len(text)):
+            before = position
+            n, position, state = self._scan(text, position)
+            if n:
+                yield Block(scan.as_array(text), self._out[:n].copy())
+            if state == scan.CLOSED:
+                self.closed = True
+            elif state == scan.DAMAGED:
+                position = self._step_over(text, position)
+            elif state == scan.MORE:
+                if not more and position < len(text):
+                    self._losses.add("event cut off by the end of the file", 1, text[position:])
+                    break
+                text, position, more = self._refill(text, position)
+            del before
+        self.tail = bytes(text[position:]) + b"".join(self._counted()) if self.closed else b""
+
+    def _counted(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.size += len(chunk)
+            yield chunk
+
+    def _scan(self, text: bytearray, position: int) -> tuple[int, int, int]:
+        n, position, state = scan.scan_events(scan.as_array(text), position, len(text), self._out)
+        return int(n), int(position), int(state)
+
+    def _refill(self, text: bytearray, position: int) -> tuple[bytearray, int, bool]:
+        """Text from ``position`` on with the next chunk behind it, and whether there was one."""
+        chunk = next(self._counted(), None)
+        rest = bytearray(text[position:])
+        if chunk is None:
+            return rest, 0, False
+        return rest + chunk, 0, True
+
+    def _step_over(self, text: bytearray, position: int) -> int:
+        """Mend the damaged event at ``position`` or leave it out; where to go on from."""
+        following = next_event(text, position + 1)
+        stop = following if following > 0 else len(text)
+        text[position:stop] = blank_control_bytes(text[position:stop])
+        row = self._out[:1]
+        n, _, _ = scan.scan_events(scan.as_array(text), position, stop, row)
+        if n:
+            return position
+        example = bytes(text[position : position + 1000])
+        self._losses.add("damaged event", 1, example)
+        return following if following > 0 else max(position + 1, len(text) - _KEPT_BYTES)
+
+    def _enter(self, text: bytearray) -> int:
+        """Read up to the array of events; the position inside it."""
+        position = -1
+        more = True
+        while more:
+            chunk = next(self._counted(), None)
+            more = chunk is not None
+            text += chunk or b""
+            if position < 0:
+                position = _after_opening(text)
+            if position < 0:
+                continue
+            if text[position - 1] == ord("["):
+                return position
+            at, state = scan.find_array(scan.as_array(text), position, len(text))
+            if state == scan.CLOSED:
+                self.head = bytes(text[:at])
+                return int(at) + 1
+            if state == scan.DAMAGED:
+                match = _ARRAY_KEY.search(text, int(at))
+                if match:
+                    self._losses.add("damaged metadata", 1, text[int(at) : int(at) + 1000])
+                    self.head = bytes(text[: match.end() - 1])
+                    return match.end()
+                continue
+            position = int(at)
+        raise TraceFormatError("it has no traceEvents array")
+
+
+def _after_opening(text: bytes | bytearray) -> int:
+    """Position after the bracket or brace that opens the document; -1 if it is not there yet."""
+    start = 3 if text.startswith(b"\xef\xbb\xbf") else 0
+    while start < len(text) and text[start] <= 32:
+        start += 1
+    if start == len(text):
+        return -1
+    if text[start] not in b"{[":
+        raise TraceFormatError("it does not begin like JSON")
+    return start + 1
+
+
+def decode_each(text: Any, rows: scan.I64) -> Iterator[bytes]:
+    """The text of each event of a block."""
+    for start, stop in rows[:, :2].tolist():
+        yield text[start:stop].tobytes()
