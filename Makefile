@@ -6,7 +6,7 @@ VENV   ?= .venv
 JOBS   ?= 2
 
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+PIP     := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 FORE    := $(BIN)/foretrace
 SAMPLE   = $(firstword $(wildcard traces/sample/*.trace))
 OUT     := out

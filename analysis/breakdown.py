@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrace.analysis.activity import IDLE, Activity, Pieces, pieces
+from foretrace.analysis.communication import labels
 from foretrace.analysis.intervals import total_by
 from foretrace.replay.graph import I32, Timeline
 from foretrace.replay.timeline import step_windows
@@ -121,22 +122,20 @@ def communication_breakdown(source: Timeline | StepPieces) -> pd.DataFrame:
     exposed = np.where(cut.pieces.activity == Activity.COMMUNICATION, cut.pieces.task, -1)
     task = np.where(exposed >= 0, exposed, cut.pieces.hidden)
     rows = np.flatnonzero(task >= 0)
-    graph = cut.timeline.graph
-    which = graph.collective[task[rows]]
-    known = which >= 0
+    label = labels(cut.timeline.graph)
     dur = cut.pieces.dur_ns[rows]
     bare = exposed[rows] >= 0
     table = pd.DataFrame(
         {
             "rank": cut.pieces.rank[rows],
             "step": cut.step[rows],
-            "kind": _kind_names(graph.collectives.kind, which, known),
-            "group": np.where(known, _pick(graph.collectives.group, which), -1),
+            "kind": label.kind[task[rows]],
+            "group": label.group[task[rows]],
             "exposed_ns": np.where(bare, dur, 0),
             "hidden_ns": np.where(bare, 0, dur),
         }
     )
-    return table.groupby(["rank", "step", "kind", "group"], as_index=False).sum()
+    return _summed(table, ["rank", "step", "kind", "group"])
 
 
 def waits(source: Timeline | StepPieces) -> pd.DataFrame:
@@ -151,21 +150,19 @@ def waits(source: Timeline | StepPieces) -> pd.DataFrame:
 
     cut = _cut(source)
     rows = np.flatnonzero(cut.pieces.activity == Activity.IDLE_RANK)
-    graph = cut.timeline.graph
-    which = graph.collective[cut.pieces.task[rows]]
-    known = which >= 0
+    label = labels(cut.timeline.graph)
+    task = cut.pieces.task[rows]
     table = pd.DataFrame(
         {
             "rank": cut.pieces.rank[rows],
             "step": cut.step[rows],
             "waits_for": cut.pieces.culprit[rows],
-            "kind": _kind_names(graph.collectives.kind, which, known),
-            "group": np.where(known, _pick(graph.collectives.group, which), -1),
+            "kind": label.kind[task],
+            "group": label.group[task],
             "idle_ns": cut.pieces.dur_ns[rows],
         }
     )
-    keys = ["rank", "step", "waits_for", "kind", "group"]
-    return table.groupby(keys, as_index=False).sum()
+    return _summed(table, ["rank", "step", "waits_for", "kind", "group"])
 
 
 def _cut(source: Timeline | StepPieces) -> StepPieces:
@@ -177,12 +174,9 @@ def _step_row(cut: StepPieces) -> np.ndarray:
     return np.searchsorted(steps, cut.step)
 
 
-def _pick(column: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """``column[which]`` where the column may be empty."""
-    return column[which] if len(column) else np.full(len(which), -1)
-
-
-def _kind_names(kind: np.ndarray, which: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Names of the collectives' kinds, empty where unknown."""
+def _summed(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Sums per key, the kinds' codes replaced by their names."""
+    table = table.groupby(keys, as_index=False).sum()
     names = np.array([*COLLECTIVE_KINDS, ""])
-    return names[np.where(known, _pick(kind, which), len(COLLECTIVE_KINDS))]
+    table["kind"] = names[table["kind"].to_numpy(np.int64)]
+    return table

@@ -15,7 +15,8 @@ import numpy as np
 
 from foretrace.analysis.activity import arrivals
 from foretrace.analysis.intervals import total_by
-from foretrace.replay.graph import I64, TaskKind, Timeline
+from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
+from foretrace.traces.classify import collective_kind
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 if TYPE_CHECKING:
@@ -39,51 +40,83 @@ def bus_factor(kind: str, size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Labels:
+    """What each COMM task takes part in; all of shape ``(n,)``, -1 for other tasks.
+
+    Attributes:
+        kind: index into COLLECTIVE_KINDS: of its matched operation, else by its kernel's name.
+        group: index into the graph's groups, -1 unknown.
+    """
+
+    kind: I64
+    group: I64
+
+
+def labels(graph: JobGraph) -> Labels:
+    """Kind and group of every communication task, matched with other ranks or not."""
+    kind = np.full(len(graph), -1, np.int64)
+    group = np.full(len(graph), -1, np.int64)
+    comm = np.flatnonzero(graph.kind == TaskKind.COMM)
+    matched = comm[graph.collective[comm] >= 0]
+    kind[matched] = graph.collectives.kind[graph.collective[matched]]
+    group[matched] = graph.collectives.group[graph.collective[matched]]
+    alone = comm[graph.collective[comm] < 0]
+    names, row = np.unique(graph.name[alone], return_inverse=True)
+    words = [collective_kind(graph.names[i]) or "unknown" for i in names.tolist()]
+    codes = np.array([COLLECTIVE_KINDS.index(word) for word in words], np.int64)
+    kind[alone] = codes[row]
+    return Labels(kind, group)
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """Every operation that ran, over its members; arrays of shape ``(operations,)``.
 
+    A task without a match in other ranks is an operation of its own.
+
     Attributes:
-        collective: index into the graph's collectives.
+        kind: index into COLLECTIVE_KINDS.
+        group: index into the graph's groups, -1 unknown.
+        bytes: size of the operation, -1 unknown.
         members: ranks whose part was recorded.
         wait_ns: waiting for the last arrival, summed over the members.
         exec_ns: execution, summed over the members.
         time_ns: execution of the slowest member.
-        start_ns: first arrival.
-        end_ns: last end.
     """
 
-    collective: I64
+    kind: I64
+    group: I64
+    bytes: I64
     members: I64
     wait_ns: I64
     exec_ns: I64
     time_ns: I64
-    start_ns: I64
-    end_ns: I64
 
 
 def operations(timeline: Timeline) -> Operations:
     """Gather the tasks of each operation."""
     graph = timeline.graph
-    comm = np.flatnonzero((graph.kind == TaskKind.COMM) & (graph.collective >= 0))
-    number, row = np.unique(graph.collective[comm], return_inverse=True)
+    comm = np.flatnonzero(graph.kind == TaskKind.COMM)
+    number = graph.collective[comm].astype(np.int64)
+    alone = number < 0
+    number[alone] = len(graph.collectives.kind) + np.arange(int(alone.sum()))
+    number, first, row = np.unique(number, return_index=True, return_inverse=True)
     size = len(number)
     arrive = arrivals(graph)[comm]
     reached = np.where(arrive >= 0, timeline.start_ns[arrive], timeline.start_ns[comm])
     ran = timeline.end_ns[comm] - timeline.start_ns[comm]
     longest = np.zeros(size, np.int64)
     np.maximum.at(longest, row, ran)
-    first = np.full(size, np.iinfo(np.int64).max)
-    np.minimum.at(first, row, reached)
-    last = np.full(size, np.iinfo(np.int64).min)
-    np.maximum.at(last, row, timeline.end_ns[comm])
+    known = np.append(graph.collectives.bytes, -1)
+    label = labels(graph)
     return Operations(
-        number.astype(np.int64),
+        label.kind[comm[first]],
+        label.group[comm[first]],
+        known[np.minimum(number, len(known) - 1)],
         np.bincount(row, minlength=size),
         total_by(row, np.maximum(timeline.start_ns[comm] - reached, 0), size),
         total_by(row, ran, size),
         longest,
-        first,
-        last,
     )
 
 
@@ -105,11 +138,8 @@ def communication(timeline: Timeline, by_size: bool = False) -> pd.DataFrame:
 
     graph = timeline.graph
     ops = operations(timeline)
-    size = graph.collectives.bytes[ops.collective]
-    keys = {
-        "kind": graph.collectives.kind[ops.collective].astype(np.int64),
-        "group": graph.collectives.group[ops.collective].astype(np.int64),
-    }
+    size = ops.bytes
+    keys = {"kind": ops.kind, "group": ops.group}
     if by_size:
         keys["size_bytes"] = size
     known = size >= 0

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from foretrace.replay.graph import I64
 
+F64 = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Cover:

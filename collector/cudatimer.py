@@ -24,6 +24,7 @@ class CudaTimer:
         self._cuda = cuda
         self._origin: Any = None
         self._origin_ns = 0
+        self._device = -1
         self._reached: dict[int, tuple[int, int, Any]] = {}
         self._waits: dict[int, list[Any]] = {}
 
@@ -31,15 +32,18 @@ class CudaTimer:
         """Pin the device's clock to the host's: waits for the device once."""
         self._reached.clear()
         self._waits.clear()
+        self._device = self._cuda.current_device()
         self._origin = self._event()
         self._origin.synchronize()
         self._origin_ns = time.time_ns()
 
     def reached(self, ident: int, tensor: Any) -> None:
         """The caller's stream is about to reach call ``ident`` on ``tensor``."""
-        if tensor.is_cuda and not self._capturing():
+        # Events of two devices have no common clock.
+        ours = tensor.is_cuda and tensor.device.index == self._device
+        if ours and not self._capturing():
             stream = self._cuda.current_stream(tensor.device)
-            self._reached[ident] = (tensor.device.index, stream.cuda_stream, self._event())
+            self._reached[ident] = (self._device, stream.cuda_stream, self._event())
 
     def waiting(self, ident: int) -> None:
         """The caller's stream is about to wait for call ``ident``."""
@@ -53,9 +57,6 @@ class CudaTimer:
 
     def spans(self) -> list[DeviceSpan]:
         """Times of all calls seen since :meth:`open`, ns since the epoch; waits for the device."""
-        if not self._reached:
-            return []
-        self._cuda.synchronize()
         spans = []
         for ident, (device, stream, event) in sorted(self._reached.items()):
             ends = [self._time_ns(end) for end in self._waits.get(ident, [])]
@@ -66,6 +67,7 @@ class CudaTimer:
         return spans
 
     def _time_ns(self, event: Any) -> int:
+        event.synchronize()
         return self._origin_ns + round(self._origin.elapsed_time(event) * 1e6)
 
     def _event(self) -> Any:

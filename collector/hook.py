@@ -14,6 +14,20 @@ from typing import Any
 from foretrace.collector.calls import NOT_COMMUNICATION, OPERATORS, Operator
 from foretrace.collector.recorder import GroupState, Recorder
 
+WAITED_BY_TENSOR = frozenset(
+    {
+        "allreduce_",
+        "allreduce_coalesced_",
+        "_allgather_base_",
+        "allgather_into_tensor_coalesced_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+        "alltoall_base_",
+        "broadcast_",
+    }
+)
+"""Operators below functional collectives, whose outputs ``wait_tensor`` may name later."""
+
 Failed = Callable[[BaseException], None]
 
 
@@ -91,7 +105,8 @@ class CollectiveHook:
             left_ns = clock()
             try:
                 recorder.end(ticket, start_ns, left_ns)
-                recorder.remember_outputs(ticket.ident, _pointers(operator, given))
+                if name in WAITED_BY_TENSOR:
+                    recorder.remember_outputs(ticket.ident, _pointers(operator, given))
                 if self._completions and not operator.p2p:
                     self._watch(ticket.ident, result)
                 recorder.spend(entered_ns - start_ns + clock() - left_ns)
@@ -105,12 +120,16 @@ class CollectiveHook:
         recorder, hand_on = self.recorder, overload.redispatch
 
         def kernel(keyset: Any, tensor: Any) -> Any:
-            start_ns = recorder.clock()
-            result = hand_on(keyset & below, tensor)
+            ident, start_ns = -1, recorder.clock()
             try:
                 ident = recorder.output_ident(tensor.data_ptr())
-                recorder.waited(ident, start_ns, annotated=False)
+                recorder.waiting(ident)
             except Exception as error:  # nothing of ours may raise into the training loop
+                self._failed(error)
+            result = hand_on(keyset & below, tensor)
+            try:
+                recorder.waited(ident, start_ns, annotated=False)
+            except Exception as error:  # as above
                 self._failed(error)
             return result
 
@@ -149,6 +168,7 @@ def describe_group(group: Any) -> GroupState:
 
     ranks: list[int] = []
     if group in c10d._world.pg_group_ranks:
-        ranks = list(c10d._world.pg_group_ranks[group])
+        members = c10d._world.pg_group_ranks[group]  # global rank -> rank in the group
+        ranks = sorted(members, key=members.__getitem__)
     description = str(getattr(group, "group_desc", ""))
     return GroupState(str(group.group_name), description, int(group.rank()), ranks)

@@ -188,11 +188,18 @@ class Recorder:
         """The call whose output lies at ``pointer``, -1 if none was seen."""
         return self._storages.pop(pointer, -1)
 
+    def waiting(self, ident: int) -> None:
+        """A host thread is about to wait for call ``ident``."""
+        if self.timer is not None and self._keeping:
+            self.timer.waiting(ident)
+
     def waited(self, ident: int, start_ns: int, annotated: bool) -> None:
         """A host thread has waited for call ``ident`` since ``start_ns``."""
         if self._keeping:
             row = (ident, threading.get_native_id(), start_ns, self.clock(), annotated)
             self._waits.append(row)
+            if self.timer is not None:
+                self.timer.waited(ident)
 
     def completed(self, ident: int) -> None:
         """The work of call ``ident`` is complete; called on the library's own thread."""

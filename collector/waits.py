@@ -101,26 +101,22 @@ class WaitHook:
 
     def _wait(self, original: Any) -> Callable[..., Any]:
         recorder, call, annotate = self.recorder, _bound(original), self._annotate
-        timer, mark = recorder.timer, _annotation(annotate)
+        mark = _annotation(annotate)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            ident = recorder.work_ident(work)
-            if timer is not None:
-                self._guarded(timer.waiting, ident)
-            start_ns = recorder.clock()
+            ident, start_ns = recorder.work_ident(work), recorder.clock()
+            self._guarded(recorder.waiting, ident)
             try:
                 with mark(WAIT_NAME):
                     return call(work, *args, **kwargs)
             finally:
-                recorder.waited(ident, start_ns, annotate)
-                if timer is not None:
-                    self._guarded(timer.waited, ident)
+                self._guarded(recorder.waited, ident, start_ns, annotate)
 
         return wait
 
-    def _guarded(self, act: Callable[[int], None], ident: int) -> None:
+    def _guarded(self, act: Callable[..., None], *args: Any) -> None:
         try:
-            act(ident)
+            act(*args)
         except Exception as error:  # nothing of ours may raise into the training loop
             self._failed(error)
 

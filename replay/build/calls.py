@@ -13,7 +13,6 @@ from foretrace.replay.graph import I64
 BLOCKING = re.compile(
     r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize|^cuCtxSynchronize|^cuStreamSynchronize"
 )
-COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy")
 SYNCHRONOUS_COPY = re.compile(r"^(cuda|hip)Memcpy(2D|3D)?(_ptds|_v\d+)?$|WithStream$")
 PAGEABLE_TO_HOST = re.compile(r"DtoH.*Pageable|CopyDeviceToHost")
 
@@ -93,5 +92,5 @@ def _blocked_copies(events: RankEvents, call_of: I64, names: tuple[str, ...]) ->
     by_kind = _named(events, names, PAGEABLE_TO_HOST)[copies]
     synchronous = _named(events, names, SYNCHRONOUS_COPY)[calls]
     result = np.zeros(len(events.kind), bool)
-    result[calls[done_inside & (long | by_kind | synchronous)]] = True
+    result[calls[by_kind | synchronous | (done_inside & long)]] = True
     return result

@@ -79,6 +79,8 @@ def add_device_tasks(
     work = exec_ns[rows][comm]
     finish = begin.copy()
     finish[comm] = parts.add_tasks(TaskKind.COMM, work, end[comm] - work, end[comm], **some)
+    # Whether it also waits for others is for the rendezvous to say.
+    parts.add_edges(begin[comm], finish[comm], EdgeKind.RENDEZVOUS)
     follows = key[1:] == key[:-1] if len(rows) else np.zeros(0, bool)
     # Kernels that overlap on their stream (programmatic dependent launch) keep only their launch.
     ordered = follows & (start[1:] >= end[:-1] - OVERLAP_TOLERANCE_NS)

@@ -186,15 +186,17 @@ def add_host_tasks(
     name = np.where(anchors.row >= 0, events.name[anchors.row], context.wake_name)
     step = _step_at(events, anchors)
     begin = np.where(blocks, anchors.end - context.sync_cost_ns, anchors.start)
+    own = np.where(blocks, 0, own)
     task = parts.add_tasks(
-        anchors.kind, cost, begin, anchors.end, lane=lane, name=name, event=anchors.row,
+        anchors.kind, cost, begin, begin + cost, lane=lane, name=name, event=anchors.row,
         step=step, **common,
     )  # fmt: skip
     tail = task.copy()
     work = gap_end - anchors.end - excess
     for kind, dur, start, label in (
+        (TaskKind.STALL, own, anchors.end - own, None),
         (TaskKind.HOST, work, anchors.end, _recent_operator(events, b, anchors.thread, gap_end)),
-        (TaskKind.STALL, excess + np.where(blocks, 0, own), gap_end - excess, None),
+        (TaskKind.STALL, excess, gap_end - excess, None),
     ):
         rows = np.flatnonzero(dur > 0)
         names = context.stall_name if label is None else label[rows]

@@ -95,7 +95,7 @@ def communicators(
     device = np.where(has_work, events.device[c.work], -1)
     members: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i in range(len(c.kind)):
-        if c.group[i] >= 0:
+        if c.group[i] >= 0 and groups[c.group[i]]:
             members["group", groups[c.group[i]], c.key[i]].append(i)
         elif c.comm_id[i]:
             members["comm", (), f"{c.comm_id[i]:x}"].append(i)

@@ -79,7 +79,6 @@ def add_rendezvous(
     waiting = halves.waits
     parts.add_edges(joined[waiting & ~pairwise], finish[waiting & ~pairwise], kind)
     parts.add_edges(joined[waiting & pairwise], finish[waiting & pairwise], EdgeKind.PEER)
-    parts.add_edges(arrive, finish, kind)
 
 
 def label_collectives(parts: GraphParts, matches: Matches, tasks: I64) -> None:

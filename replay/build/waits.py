@@ -29,7 +29,8 @@ def blocking_calls(
 
     A device synchronisation waits for the last work launched before it on every stream; a
     blocking copy for itself; a stream synchronisation for its stream: the recorded one, else that
-    of the copy just before it, else the stream whose last work ends closest before its return.
+    of a copy just before it, else the thread's current stream. No measured end is looked at:
+    whether the call really had to wait is the replay's to say.
     """
     sources: list[I64] = []
     targets: list[I64] = []
@@ -40,11 +41,10 @@ def blocking_calls(
         if own_copy[row] >= 0:
             found = own_copy[row : row + 1]
         else:
-            last = tails.before(events.start[row])
-            last = last[events.end[last] <= events.end[row] + RETURN_TOLERANCE_NS]
+            found = tails.before(events.start[row])
             if not DEVICE_SYNC.search(names[events.name[row]]):
-                last = _choose_stream(events, int(row), last, recorded, calls, own_copy)
-            found = last
+                stream = _synchronised_stream(events, int(row), recorded, calls, own_copy)
+                found = found[events.stream[found] == stream]
         sources.append(found)
         targets.append(np.full(len(found), row))
     if not sources:
@@ -90,25 +90,26 @@ def _first_device_row(events: RankEvents, call_of: I64) -> I64:
     return result
 
 
-def _choose_stream(
-    events: RankEvents,
-    row: int,
-    last: I64,
-    recorded: dict[int, int],
-    calls: Calls,
-    own_copy: I64,
-) -> I64:
-    """The one stream a stream synchronisation waits for."""
+def _synchronised_stream(
+    events: RankEvents, row: int, recorded: dict[int, int], calls: Calls, own_copy: I64
+) -> int:
+    """The stream a stream synchronisation waits for, -1 where nothing was launched before."""
     if row in recorded:
-        return last[events.stream[last] == recorded[row]]
+        return recorded[row]
     before = calls.row[: np.searchsorted(calls.row, row)]
-    before = before[events.thread[before] == events.thread[row]]
-    if len(before):
-        copy = own_copy[before[-1]]
-        recent = events.start[row] - events.end[before[-1]] < RECENT_COPY_NS
-        if recent and copy >= 0 and events.kind[copy] == KIND["memcpy"]:
-            return last[events.stream[last] == events.stream[copy]]
-    return last[np.argsort(events.end[last])[-1:]]
+    before = before[(events.thread[before] == events.thread[row]) & (own_copy[before] >= 0)]
+    if not len(before):
+        return -1
+    last = own_copy[before[-1]]
+    if events.kind[last] == KIND["memcpy"] and _just_before(events, before[-1], row):
+        return int(events.stream[last])
+    computing = own_copy[before][events.kind[own_copy[before]] == KIND["kernel"]]
+    return int(events.stream[computing[-1] if len(computing) else last])
+
+
+def _just_before(events: RankEvents, copy_call: int, row: int) -> bool:
+    """Whether a copy was issued right before a synchronisation on the same thread."""
+    return bool(events.start[row] - events.end[copy_call] < RECENT_COPY_NS)
 
 
 def collective_waits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -202,12 +203,12 @@ class EventColumns:
 
     def _take_args(self, args: list[Args]) -> None:
         for name in _INT_FIELDS:
-            self._put(name, as_ints([getattr(a, name) for a in args]))
-        old = as_ints([a.old_external_id for a in args])
+            self._put(name, as_ints(list(map(attrgetter(name), args))))
+        old = as_ints(list(map(attrgetter("old_external_id"), args)))
         external = self._parts["external_id"]
         external[-1] = np.where(external[-1] == -1, old, external[-1])
         for name in _TEXT_FIELDS:
-            self._put(name, _json_texts([getattr(a, name) for a in args]))
+            self._put(name, _json_texts(list(map(attrgetter(name), args))))
 
     def _take_comm(self, block: Block, rows: scan.I64, args: list[Args]) -> None:
         here = [i for i, a in enumerate(args) if a.collective]

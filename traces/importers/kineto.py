@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from foretrace.traces.collectives import EventView, Metadata, collective_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.groups import GroupTable, ranks_of
+from foretrace.traces.importers.ahead import ahead
 from foretrace.traces.importers.columns import EventColumns, MemoryColumns, as_int
 from foretrace.traces.importers.events import NO_STREAM, CommArgs
 from foretrace.traces.importers.metadata import FileMetadata, read_metadata
@@ -88,7 +89,7 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
     columns = EventColumns(losses, python)
     memory = MemoryColumns(losses)
     with _no_garbage_collection():
-        for block in stream.blocks():
+        for block in ahead(stream.blocks()):
             columns.add(block)
             memory.add(block)
         if not stream.closed:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import tarfile
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from typing import Any, BinaryIO
 import fsspec
 
 from foretrace.traces.errors import TraceFormatError
+from foretrace.traces.importers.ahead import ahead
 
 CHUNK_BYTES = 8 << 20
 HEAD_BYTES = 1 << 16
@@ -192,7 +191,7 @@ def _open_group(group: list[Source], progress: Progress) -> Iterator[Content]:
 
 def _content(source: Source, file: Any, progress: Progress) -> Content:
     content = Content(source)
-    content.chunks = _ahead(_counted(content, file, progress))
+    content.chunks = ahead(_counted(content, file, progress))
     return content
 
 
@@ -254,41 +253,3 @@ def _unzipped(content: Content, file: BinaryIO, data: bytes) -> Iterator[tuple[i
                 content.damage = "compressed file is cut off"
     if size:
         yield read, b"".join(parts)
-
-
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Read and unpack one piece ahead in a thread while the caller works on the last."""
-    ready: queue.Queue[tuple[bytes | None, BaseException | None]] = queue.Queue(maxsize=1)
-    stopped = threading.Event()
-
-    def put(item: tuple[bytes | None, BaseException | None]) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def work() -> None:
-        try:
-            for piece in pieces:
-                put((piece, None))
-                if stopped.is_set():
-                    return
-            put((None, None))
-        except BaseException as error:  # handed to the thread that reads
-            put((None, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            piece, error = ready.get()
-            if error is not None:
-                raise error
-            if piece is None:
-                return
-            yield piece
-    finally:
-        stopped.set()
-        thread.join()

@@ -1,0 +1,139 @@
+"""What every rule looks at, and what it proposes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.analysis.intervals import F64
+from foretrace.replay.criticalpath import PathPart, critical_path
+from foretrace.replay.engine import is_sorted, replay, sort_tasks
+from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
+from foretrace.replay.timeline import StepWindows, step_windows
+
+NEVER_NS = -(1 << 60)
+"""Delay of an edge that no longer holds anything back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that may hold the step back, and the job without it.
+
+    Attributes:
+        kind: short name of the rule.
+        title: one line for people.
+        ranks: ranks it concerns.
+        tasks: tasks that would change, shape ``(k,)``.
+        dur_ns: their durations without the cause, shape ``(k,)``.
+        edges: waits that would go, as indices into ``graph.pred``.
+        evidence: sentences with the numbers.
+        action: what to do next.
+        confidence: 3 the record shows it directly, 2 a bound, 1 a guess to be checked.
+    """
+
+    kind: str
+    title: str
+    ranks: tuple[int, ...]
+    tasks: I64
+    dur_ns: I64
+    edges: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    evidence: tuple[str, ...] = ()
+    action: str = ""
+    confidence: int = 2
+
+    def removed_from(self, graph: JobGraph) -> JobGraph:
+        """The job without this cause."""
+        dur = graph.dur_ns.copy()
+        dur[self.tasks] = self.dur_ns
+        delay = graph.edge_delay_ns
+        if len(self.edges):
+            delay = delay.copy()
+            delay[self.edges] = NEVER_NS
+        return replace(graph, dur_ns=dur, edge_delay_ns=delay)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A replayed job and what its critical path consists of.
+
+    Attributes:
+        graph: the job graph, tasks sorted.
+        timeline: its replay.
+        windows: its steps.
+        step_ns: mean time of a step, overlapping steps counted once.
+        path_ns: time that each task has on the critical path, per step, shape ``(n,)``.
+        path_edge: edges that bound a task on the critical path, shape ``(m,)``, bool.
+    """
+
+    graph: JobGraph
+    timeline: Timeline
+    windows: StepWindows
+    step_ns: float
+    path_ns: F64
+    path_edge: NDArray[np.bool_]
+
+    @property
+    def steps(self) -> int:
+        """How many steps the job has, at least 1."""
+        return max(len(self.windows.step), 1)
+
+    def on_path(self, tasks: I64) -> float:
+        """Time of these tasks on the critical path, ns per step: a bound on what they cost."""
+        return float(self.path_ns[tasks].sum())
+
+    def per_step(self, tasks: I64) -> float:
+        """Their summed duration, ns per step."""
+        return float(self.graph.dur_ns[tasks].sum()) / self.steps
+
+    def of_kind(self, *kinds: TaskKind) -> NDArray[np.bool_]:
+        """Which tasks are of these kinds, inside steps, shape ``(n,)``."""
+        result: NDArray[np.bool_] = np.isin(self.graph.kind, kinds) & self.in_steps
+        return result
+
+    @property
+    def in_steps(self) -> NDArray[np.bool_]:
+        """Which tasks count to a step, shape ``(n,)``."""
+        result: NDArray[np.bool_] = np.isin(self.graph.step, self.windows.step)
+        return result
+
+    def where(self, task: int) -> str:
+        """When and where a task runs, for people to find it in a timeline."""
+        start = self.timeline.start_ns[task]
+        row = int(np.searchsorted(self.windows.step, self.graph.step[task]))
+        row = min(row, len(self.windows.step) - 1)
+        into = (start - self.windows.start_ns[row]) / 1e6
+        return f"rank {self.graph.rank[task]}, {into:.2f} ms into step {self.windows.step[row]}"
+
+
+def make_case(graph: JobGraph) -> Case:
+    """Replay a job and walk its critical path."""
+    graph = graph if is_sorted(graph) else sort_tasks(graph)
+    timeline = replay(graph)
+    windows = step_windows(timeline)
+    path_ns = np.zeros(len(graph), np.float64)
+    path_edge = np.zeros(len(graph.pred), bool)
+    overlapping = bool((windows.start_ns[1:] < windows.end_ns[:-1]).any())
+    for step in [None] if overlapping else windows.step.tolist():
+        path = critical_path(timeline, step)
+        own = path.part == PathPart.OWN
+        np.add.at(path_ns, path.task[own], path.segment_ns[own])
+        bound = timeline.bound[path.task[path.task >= 0]]
+        path_edge[bound[bound >= 0]] = True
+    path_ns /= max(len(windows.step), 1)
+    return Case(graph, timeline, windows, step_time(windows), path_ns, path_edge)
+
+
+def step_time(windows: StepWindows) -> float:
+    """Mean time of a step, ns; where steps overlap the common time counts once.
+
+    A host that runs ahead of its device opens the next step before the last one has ended;
+    the length of such windows says little, their union says how fast the job goes.
+    """
+    if not len(windows.step):
+        return 0.0
+    before = np.maximum.accumulate(windows.end_ns)[:-1]
+    begin = windows.start_ns.copy()
+    begin[1:] = np.maximum(begin[1:], before)
+    return float(np.maximum(windows.end_ns - begin, 0).sum()) / len(windows.step)
