@@ -61,15 +61,15 @@ class Findings:
     priced: int
 
 
-def find(graph: JobGraph, measured: Timeline | None = None) -> Findings:
+def find(source: JobGraph | Case, measured: Timeline | None = None) -> Findings:
     """Propose causes, replay the job without each, and rank them.
 
     Args:
-        graph: the job graph.
+        source: the job graph, or a case made of one.
         measured: the measured timeline; its steps' differences are the noise that a finding
             has to exceed, and a replay far from it lowers the confidence.
     """
-    case = make_case(graph)
+    case = source if isinstance(source, Case) else make_case(source)
     noise = noise_between_steps(measured if measured is not None else case.timeline)
     least = max(LEAST_SHARE * case.step_ns, noise)
     doubt = _doubt(case, measured)
@@ -104,7 +104,7 @@ def _worth_a_replay(case: Case, least: float) -> Iterable[Cause]:
     for rule in RULES:
         for cause in rule(case):
             shorter = np.flatnonzero(cause.dur_ns < case.graph.dur_ns[cause.tasks])
-            if len(cause.edges) or case.on_path(cause.tasks[shorter]) >= least / 2:
+            if len(cause.gone) or case.on_path(cause.tasks[shorter]) >= least / 2:
                 yield cause
 
 

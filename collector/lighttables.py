@@ -104,7 +104,12 @@ def _on_library_threads(recording: Recording) -> dict[int, _Event]:
 
 def _on_callers_thread(recording: Recording) -> dict[int, _Event]:
     """Sends and receives: known to be over when the wait for them returns."""
-    p2p = {c.ident: c for c in recording.calls if OPERATORS[c.operator].p2p}
+    on_device = {span.ident for span in recording.spans}
+    p2p = {
+        c.ident: c
+        for c in recording.calls
+        if OPERATORS[c.operator].p2p and c.ident not in on_device
+    }
     found: dict[int, _Event] = {}
     for wait in recording.waits:
         call = p2p.get(wait.ident)

@@ -52,6 +52,15 @@ class Options:
         """The file whose appearance triggers the recording, None if none does."""
         return None if self.signal_number is not None else self.trigger
 
+    def job(self) -> dict[str, object]:
+        """What the index says about the recording as a whole."""
+        found: dict[str, object] = {"wait": self.wait, "warmup": self.warmup, "active": self.active}
+        if self.ranks is not None:
+            found["recorded_ranks"] = sorted(self.ranks)
+        if self.trigger is not None:
+            found["trigger"] = self.trigger
+        return found | ({"labels": self.labels} if self.labels else {})
+
     def records(self, rank: int) -> bool:
         """Whether ``rank`` records."""
         return self.ranks is None or rank in self.ranks

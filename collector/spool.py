@@ -202,6 +202,28 @@ class Recording(msgspec.Struct):
     overhead: dict[str, float] = {}
 
 
+class Outcome(msgspec.Struct):
+    """What the converting process tells the training process on its standard output.
+
+    Attributes:
+        error: "" if all went well.
+        seconds: time taken.
+        events: rows of events.
+        collectives: rows of collectives.
+        matched: collectives whose call was found among the events.
+        executed: collectives whose execution was found.
+        bytes: size of the rank's Parquet files where they are local, else -1.
+    """
+
+    error: str = ""
+    seconds: float = 0.0
+    events: int = 0
+    collectives: int = 0
+    matched: int = 0
+    executed: int = 0
+    bytes: int = -1
+
+
 def write_recording(folder: Path, recording: Recording) -> None:
     """Write ``recording`` into ``folder``."""
     partial = folder / f".{RECORDING_NAME}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from foretrace.analysis.causes.bubbles import pipeline_bubbles
 from foretrace.analysis.causes.case import Case, Cause
 from foretrace.analysis.causes.copies import copies
 from foretrace.analysis.causes.exposed import exposed_communication
@@ -24,6 +25,7 @@ RULES: tuple[Callable[[Case], Iterator[Cause]], ...] = (
     slow_hosts,
     uneven_work,
     exposed_communication,
+    pipeline_bubbles,
     launch_bound,
     data_loading,
     blocking_calls,

@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 from foretrace.analysis.intervals import F64
 from foretrace.replay.criticalpath import PathPart, critical_path
 from foretrace.replay.engine import is_sorted, replay, sort_tasks
-from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
+from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind, Timeline
 from foretrace.replay.timeline import StepWindows, step_windows
 
 NEVER_NS = -(1 << 60)
 """Delay of an edge that no longer holds anything back."""
+
+
+def _no_tasks() -> I64:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ class Cause:
         ranks: ranks it concerns.
         tasks: tasks that would change, shape ``(k,)``.
         dur_ns: their durations without the cause, shape ``(k,)``.
-        edges: waits that would go, as indices into ``graph.pred``.
+        gone: waits that would go, as indices into ``graph.pred``.
+        source: tasks that ``target`` would wait for instead, shape ``(l,)``, on the device.
+        target: tasks that would wait, shape ``(l,)``, each behind its source in the graph.
         evidence: sentences with the numbers.
         action: what to do next.
         confidence: 3 the record shows it directly, 2 a bound, 1 a guess to be checked.
@@ -36,9 +42,11 @@ class Cause:
     kind: str
     title: str
     ranks: tuple[int, ...]
-    tasks: I64
-    dur_ns: I64
-    edges: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    tasks: I64 = field(default_factory=_no_tasks)
+    dur_ns: I64 = field(default_factory=_no_tasks)
+    gone: I64 = field(default_factory=_no_tasks)
+    source: I64 = field(default_factory=_no_tasks)
+    target: I64 = field(default_factory=_no_tasks)
     evidence: tuple[str, ...] = ()
     action: str = ""
     confidence: int = 2
@@ -47,11 +55,23 @@ class Cause:
         """The job without this cause."""
         dur = graph.dur_ns.copy()
         dur[self.tasks] = self.dur_ns
-        delay = graph.edge_delay_ns
-        if len(self.edges):
-            delay = delay.copy()
-            delay[self.edges] = NEVER_NS
-        return replace(graph, dur_ns=dur, edge_delay_ns=delay)
+        if not len(self.gone):
+            return replace(graph, dur_ns=dur)
+        delay = graph.edge_delay_ns.copy()
+        delay[self.gone] = NEVER_NS
+        owner = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
+        owner = np.append(owner, self.target)
+        order = np.argsort(owner, kind="stable")
+        kind = np.append(graph.edge_kind, np.full(len(self.target), EdgeKind.EVENT, np.int8))
+        count = np.bincount(owner, minlength=len(graph))
+        return replace(
+            graph,
+            dur_ns=dur,
+            pred_ptr=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            pred=np.append(graph.pred, self.source)[order],
+            edge_kind=kind[order],
+            edge_delay_ns=np.append(delay, np.zeros(len(self.target), np.int64))[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)

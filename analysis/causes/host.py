@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.analysis.activity import device_ranks
 from foretrace.analysis.causes.case import Case, Cause
-from foretrace.analysis.causes.wording import by_rank, ms, named_ranks
+from foretrace.analysis.causes.wording import by_rank, ms, named_ranks, short_name
 from foretrace.replay.graph import I64, TaskKind
 
 _LOADER = re.compile(r"DataLoader|data_?load|next_batch|_next_data|get_batch", re.IGNORECASE)
@@ -77,4 +77,6 @@ def _top_names(case: Case, tasks: I64, count: int = 3) -> str:
     """Host operations with the most time on the critical path, in words."""
     total = np.bincount(case.graph.name[tasks], weights=case.path_ns[tasks])
     order = np.argsort(-total, kind="stable")[:count]
-    return ", ".join(f"{case.graph.names[i]} {ms(total[i])}" for i in order if total[i] > 0)
+    return ", ".join(
+        f"{short_name(case.graph.names[i], 40)} {ms(total[i])}" for i in order if total[i] > 0
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foretrace.analysis.causes.case import Case, Cause
-from foretrace.analysis.causes.wording import by_rank, ms, named_ranks
+from foretrace.analysis.causes.wording import by_path, by_rank, ms, named_ranks
 from foretrace.replay.graph import TaskKind
 
 
@@ -16,18 +16,22 @@ def stalls(case: Case) -> Iterator[Cause]:
     tasks = np.flatnonzero(case.of_kind(TaskKind.STALL))
     if not len(tasks):
         return
-    ranks, shares = by_rank(case, tasks)
-    longest = int(tasks[np.argmax(case.graph.dur_ns[tasks])])
+    ranks, _ = by_path(case, tasks)
+    stalled, shares = by_rank(case, tasks)
+    on_path = tasks[case.path_ns[tasks] > 0]
+    longest = int(tasks[np.argmax(case.path_ns[tasks])])
     yield Cause(
         kind="host_stall",
-        title=f"The host of {named_ranks(ranks)} stalls, {ms(shares[0])} a step on rank {ranks[0]}",
+        title=f"Host stalls hold up the step, {ms(case.on_path(tasks))} on the critical path "
+        f"of {named_ranks(ranks)}",
         ranks=ranks,
         tasks=tasks,
         dur_ns=np.zeros(len(tasks), np.int64),
         evidence=(
-            f"{len(tasks)} stalls, {ms(case.per_step(tasks))} a step over all ranks, "
-            f"{ms(case.on_path(tasks))} of it on the critical path",
-            f"longest: {ms(float(case.graph.dur_ns[longest]))} at {case.where(longest)}",
+            f"{len(on_path) / case.steps:,.3g} stalls a step on the critical path, the longest "
+            f"{ms(float(case.graph.dur_ns[longest]))} at {case.where(longest)}",
+            f"over all ranks {ms(case.per_step(tasks))} a step, most on rank {stalled[0]} "
+            f"({ms(shares[0])}); time beyond what the same pair of host events typically takes",
         ),
         action=(
             "See what the launching thread does there: data loading, logging, garbage "

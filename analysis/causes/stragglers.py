@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foretrace.analysis.activity import compute_tasks, device_ranks
 from foretrace.analysis.causes.case import Case, Cause
-from foretrace.analysis.causes.wording import ms
+from foretrace.analysis.causes.wording import ms, short_name
 from foretrace.analysis.groups import ranks_text
 from foretrace.analysis.intervals import F64
 from foretrace.replay.graph import I64, TaskKind
@@ -55,9 +55,10 @@ class Work:
         cell = name * max(len(ranks), 1) + column
         size = shape[0] * shape[1]
         count = np.bincount(cell, minlength=size).reshape(shape)
-        total = np.bincount(cell, weights=case.graph.dur_ns[tasks], minlength=size)
-        total = total.astype(np.float64).reshape(shape)
-        return cls(tasks, name, column, ranks.astype(np.int64), count, total)
+        weights = case.graph.dur_ns[tasks].astype(np.float64)
+        summed = np.bincount(cell, weights=weights, minlength=size).reshape(shape)
+        total_ns: F64 = np.asarray(summed, np.float64)
+        return cls(tasks, name, column, ranks.astype(np.int64), count, total_ns)
 
     def peers(self, column: int) -> NDArray[np.bool_]:
         """Which ranks run the same tasks as this one, itself included."""
@@ -159,7 +160,7 @@ def _slow_rank(
     slow = float(total.sum()) / max(expected, 1) - 1
     title = f"The {what} of rank {rank} is {slow:.0%} slower than that of its peers"
     top = int(np.argmax(total - typical))
-    name = case.graph.names[case.graph.name[work.tasks[work.name == top][0]]]
+    name = short_name(case.graph.names[case.graph.name[work.tasks[work.name == top][0]]])
     if not _is_broad(total, typical):
         kind = "slow_kernel" if kind == "slow_device" else "slow_operation"
         title = f"Rank {rank} spends {slow:.0%} more than its peers, most of it in {name}"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.analysis.causes.case import Case
 from foretrace.analysis.groups import ranks_text
 from foretrace.replay.graph import I64
 
+_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
+
 
 def ms(time_ns: float) -> str:
-    """A time for people: three digits and a unit."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(time_ns) >= scale:
-            return (
-                f"{time_ns / scale:.3g} {unit}"
-                if time_ns < scale * 1e3
-                else f"{time_ns / scale:,.0f} {unit}"
-            )
-    return f"{time_ns:.0f} ns"
+    """A time for people: three digits and the unit that suits, such as ``12.3 ms``."""
+    unit, scale = next((u for u in _UNITS if abs(time_ns) >= u[1]), _UNITS[-1])
+    value = time_ns / scale
+    return f"{value:,.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
 
 
 def by_rank(case: Case, tasks: I64, least: float = 0.1) -> tuple[tuple[int, ...], list[float]]:
@@ -29,11 +27,22 @@ def by_rank(case: Case, tasks: I64, least: float = 0.1) -> tuple[tuple[int, ...]
         tasks: shape ``(k,)``.
         least: ranks below this share of the first rank's are left out.
     """
-    rank = case.graph.rank[tasks]
-    total = np.bincount(rank, weights=case.graph.dur_ns[tasks]) / case.steps
+    return _most_first(case, tasks, case.graph.dur_ns[tasks] / case.steps, least)
+
+
+def by_path(case: Case, tasks: I64, least: float = 0.1) -> tuple[tuple[int, ...], list[float]]:
+    """Ranks by what these tasks take on the critical path, see :func:`by_rank`."""
+    return _most_first(case, tasks, case.path_ns[tasks], least)
+
+
+def _most_first(
+    case: Case, tasks: I64, amount: NDArray[np.float64], least: float
+) -> tuple[tuple[int, ...], list[float]]:
+    total = np.bincount(case.graph.rank[tasks], weights=amount)
     order = np.argsort(-total, kind="stable")
-    kept = [int(r) for r in order if total[r] > 0 and total[r] >= least * total[order[0]]]
-    return tuple(kept) or (int(order[0]),), [float(total[r]) for r in kept] or [0.0]
+    bar = least * total[order[0]]
+    kept = [int(r) for r in order if total[r] >= bar and r in case.graph.rank[tasks]]
+    return tuple(kept), [float(total[r]) for r in kept]
 
 
 def named_ranks(ranks: tuple[int, ...]) -> str:
@@ -41,3 +50,23 @@ def named_ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"{len(ranks)} ranks ({ranks_text(sorted(ranks))})"
+
+
+def short_name(name: str, limit: int = 60) -> str:
+    """A kernel's name without return type, namespaces of no interest and parameters.
+
+    Args:
+        name: as the profiler wrote it.
+        limit: longest result, characters.
+    """
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    text = text.replace("at::native::", "")
+    depth = 0
+    kept: list[str] = []
+    for char in text:
+        if char == "(" and depth == 0 and kept:
+            break
+        depth += {"<": 1, ">": -1}.get(char, 0)
+        kept.append(char)
+    text = "".join(kept) or name
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"

@@ -18,7 +18,7 @@ from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, w
 from foretrace.replay.build.columns import NameTable, RankCollectives, RankEvents, read_rank
 from foretrace.replay.build.constants import Constant, with_constants
 from foretrace.replay.build.parts import GraphParts
-from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks, TaskKind
+from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
 from foretrace.traces.store import TraceSet
 
@@ -50,6 +50,21 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """All ranks of a job as arrays.
+
+    Attributes:
+        tables: rank -> its events and communication operations.
+        groups: rank -> global ranks of each of its recorded groups.
+        names: name table of the events.
+    """
+
+    tables: dict[int, tuple[RankEvents, RankCollectives]]
+    groups: dict[int, list[tuple[int, ...]]]
+    names: NameTable
+
+
+@dataclass(frozen=True, slots=True)
 class _Rank:
     """One rank while its graph is built."""
 
@@ -77,25 +92,29 @@ def build_graph(trace: TraceSet, ranks: Sequence[int] | None = None) -> JobGraph
 
 def build(trace: TraceSet, ranks: Sequence[int] | None = None) -> Build:
     """Like :func:`build_graph`, with what was learnt on the way."""
+    return build_from_arrays(read(trace, ranks))
+
+
+def read(trace: TraceSet, ranks: Sequence[int] | None = None) -> Recording:
+    """Load the ranks of a trace set."""
     names = NameTable()
     chosen = list(trace.ranks if ranks is None else ranks)
     tables = {r: read_rank(trace, r, names) for r in chosen}
     groups = {r: [tuple(g.ranks) for g in trace.info(r).groups] for r in chosen}
-    return build_from_arrays(tables, groups, names)
+    return Recording(tables, groups, names)
 
 
-def build_from_arrays(
-    tables: dict[int, tuple[RankEvents, RankCollectives]],
-    groups: dict[int, list[tuple[int, ...]]],
-    names: NameTable,
-) -> Build:
+def build_from_arrays(recording: Recording, borrow: frozenset[int] = frozenset()) -> Build:
     """The job graph of arrays that are already in memory.
 
     Args:
-        tables: rank -> its events and collectives.
-        groups: rank -> its recorded groups.
-        names: name table of the events.
+        recording: all ranks.
+        borrow: ranks that take their constants from the others.
+
+    Raises:
+        GraphError: nothing to replay, or the recorded order contradicts itself.
     """
+    tables, groups, names = recording.tables, recording.groups, recording.names
     if not any(len(e.kind) for e, _ in tables.values()):
         raise GraphError("the trace set holds no events; record or import it again")
     tables, matches, alignment = _match_and_align(tables, groups)
@@ -119,7 +138,7 @@ def build_from_arrays(
     table = _collective_table(prepared, matches)
     steps = StepMarks(*(np.array(c) for c in zip(*marks, strict=True)))
     graph = parts.finish(names.names(), table, matches.groups, steps)
-    graph, constants = with_constants(graph)
+    graph, constants = with_constants(graph, borrow)
     unmatched = {r: len(rows) for r, rows in matches.unmatched.items()}
     return Build(graph, alignment, constants, parts.dropped, unmatched)
 
@@ -172,7 +191,7 @@ def _prepare(events: RankEvents, collectives: RankCollectives, names: tuple[str,
         call_of=call_of,
         calls=calls_.find_calls(events, call_of, names),
         boundaries=b,
-        handoffs=handoffs.find_handoffs(b),
+        handoffs=handoffs.find_handoffs(b, names),
         marks=np.flatnonzero(events.is_host & np.isin(events.name, marked)),
     )
 
@@ -205,8 +224,9 @@ def _host_context(prepared: dict[int, _Rank], names: NameTable) -> host.HostCont
         use = gap > 0
         samples.append((p.boundaries.pair[use], gap[use]))
         time = p.boundaries.time
+        began = p.handoffs.burst_first >= 0
         wake = np.concatenate([
-            time[p.handoffs.burst_first] - time[p.handoffs.gap],
+            (time[p.handoffs.burst_first] - time[p.handoffs.gap])[began],
             time[p.handoffs.gap + 1] - time[p.handoffs.burst_last],
         ])  # fmt: skip
         samples.append((np.full(len(wake), host.WAKE_PAIR, np.int64), wake))
@@ -284,4 +304,4 @@ def _collective_table(prepared: dict[int, _Rank], matches: identity.Matches) -> 
     return Collectives(matches.kind, matches.group, largest, matches.confidence)
 
 
-__all__ = ["Build", "TaskKind", "build", "build_from_arrays", "build_graph"]
+__all__ = ["Build", "Recording", "build", "build_from_arrays", "build_graph", "read"]

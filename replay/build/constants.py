@@ -58,10 +58,16 @@ class Constant:
     pooled: bool
 
 
-def with_constants(graph: JobGraph) -> tuple[JobGraph, tuple[Constant, ...]]:
+def with_constants(
+    graph: JobGraph, borrow: frozenset[int] = frozenset()
+) -> tuple[JobGraph, tuple[Constant, ...]]:
     """Estimate the constants and set them as the delays of their edges.
 
     Which predecessor decides depends on the delays themselves, hence a few rounds.
+
+    Args:
+        graph: the job graph, its edges without delays.
+        borrow: ranks whose own times say nothing; they take the other ranks' constants.
     """
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
     label = _labels(
@@ -69,7 +75,7 @@ def with_constants(graph: JobGraph) -> tuple[JobGraph, tuple[Constant, ...]]:
     )
     constants: tuple[Constant, ...] = ()
     for _ in range(ROUNDS):
-        constants = _estimate(graph, label)
+        constants = _estimate(graph, label, borrow)
         delay = graph.edge_delay_ns.copy()
         known = _labels(
             np.array([c.edge for c in constants], np.int8),
@@ -96,7 +102,9 @@ def _labels(
     return number
 
 
-def _estimate(graph: JobGraph, label: np.ndarray) -> tuple[Constant, ...]:
+def _estimate(
+    graph: JobGraph, label: np.ndarray, borrow: frozenset[int]
+) -> tuple[Constant, ...]:
     """One round: slack beyond each task's deciding predecessor."""
     from_start = counts_from_start(graph)
     _, bound = latest_predecessor(
@@ -109,6 +117,7 @@ def _estimate(graph: JobGraph, label: np.ndarray) -> tuple[Constant, ...]:
     )
     tasks = np.flatnonzero((bound >= 0) & (graph.rank >= 0))
     tasks = tasks[np.isin(graph.edge_kind[bound[tasks]], DELAYED)]
+    tasks = tasks[~np.isin(graph.rank[tasks], list(borrow))]
     tasks = tasks[np.argsort(graph.measured_start_ns[tasks], kind="stable")]
     edge = bound[tasks]
     pred = graph.pred[edge]

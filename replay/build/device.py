@@ -26,7 +26,8 @@ class DeviceTasks:
         finish: task whose end is the row's end (COMM of a communication kernel).
         queue: rows of device work sorted by (device, stream, start).
         queue_key: stream index of each row of ``queue``.
-        launched_at: start of the call that caused the row, its own start without one.
+        launched_at: start of the call that caused the row; before everything without one, since
+            such work was launched before the window.
     """
 
     begin: I64
@@ -97,7 +98,7 @@ def add_device_tasks(
         start[orphan], rank=events.rank, lane=lane[orphan], name=skew_name,
     )  # fmt: skip
     parts.add_edges(skew, begin[orphan], EdgeKind.STREAM)
-    launched_at = events.start.copy()
+    launched_at = np.full(len(events.kind), np.iinfo(np.int64).min)
     has_call = call >= 0
     launched_at[rows[has_call]] = events.start[call[has_call]]
     return DeviceTasks(

@@ -64,12 +64,18 @@ def boundaries(events: RankEvents) -> Boundaries:
     """Boundaries of all host rows of one rank."""
     rows = np.flatnonzero(events.is_host)
     threads, lane = np.unique(events.thread[rows], return_inverse=True)
-    time = np.concatenate([events.start[rows], events.end[rows]])
+    start, end = events.start[rows], events.end[rows]
+    time = np.concatenate([start, end])
     is_end = np.repeat([0, 1], len(rows))
     label = 2 * np.tile(events.name[rows].astype(np.int64), 2) + is_end
     thread = np.tile(lane, 2).astype(np.int32)
-    # At equal times ends come first, so that neighbours do not look nested.
-    order = np.lexsort((1 - is_end, time, thread))
+    # At one instant: rows end (inner ones first), empty rows open and close, rows begin (outer
+    # ones first). Anything else makes neighbours look nested where clocks tick coarsely.
+    empty = np.tile(start == end, 2)
+    phase = np.where(empty, 1, np.where(is_end == 1, 0, 2))
+    within = np.where(is_end == 1, -np.tile(start, 2), -np.tile(end, 2))
+    within[empty] = (2 * np.tile(np.arange(len(rows)), 2) + is_end)[empty]
+    order = np.lexsort((within, phase, time, thread))
     step = np.where(is_end[order] == 1, -1, 1)
     first = np.searchsorted(thread[order], np.arange(len(threads) + 1))
     depth = np.cumsum(step)

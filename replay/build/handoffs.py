@@ -2,7 +2,7 @@
 
 ``loss.backward()`` blocks the main thread while the autograd thread works. Such a gap is a
 wait, not host work: the burst starts after the waiting thread gave way, and the waiting thread
-goes on after the burst has ended.
+goes on when the burst has ended, or when the autograd engine hands it a task of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from foretrace.replay.build.gaps import Boundaries
 from foretrace.replay.graph import I64
+
+ENGINE_ROW = "autograd::engine::evaluate_function"
 
 MIN_GAP_NS = 50_000
 """Shorter gaps are not looked at: a hand-over between threads itself costs tens of microseconds."""
@@ -29,8 +31,8 @@ class Handoffs:
         waiter: index of the waiting thread.
         worker: index of the working thread.
         gap: boundary of the waiter behind which it waits.
-        burst_first: first boundary of the burst.
-        burst_last: last boundary of the burst.
+        burst_first: first boundary of the burst; -1 where the worker was already at work.
+        burst_last: the worker's last boundary before the waiter goes on.
     """
 
     waiter: I64
@@ -40,29 +42,53 @@ class Handoffs:
     burst_last: I64
 
 
-def find_handoffs(b: Boundaries) -> Handoffs:
-    """All waits of one rank's threads for another thread's burst."""
+def find_handoffs(b: Boundaries, names: tuple[str, ...]) -> Handoffs:
+    """All waits of one rank's threads for another thread's burst.
+
+    Two patterns count: the other thread lay idle, began inside the gap and filled most of it;
+    or it is a thread of the autograd engine and was at work through most of the gap.
+    """
     wide = np.flatnonzero(b.gap >= MIN_GAP_NS)
-    best_cover = np.zeros(len(wide))
+    best = np.full(len(wide), MIN_COVERAGE)
     worker = np.full(len(wide), -1, np.int64)
-    burst = np.zeros((len(wide), 2), np.int64)
+    burst = np.full((len(wide), 2), -1, np.int64)
     begin, end = b.time[wide], b.time[wide] + b.gap[wide]
+    engine = _engine_threads(b, names)
     for other in range(len(b.threads)):
         lo, hi = b.first[other], b.first[other + 1]
-        time = b.time[lo:hi]
-        first = lo + np.searchsorted(time, begin, side="left")
-        last = lo + np.searchsorted(time, end, side="right") - 1
-        ok = (b.thread[wide] != other) & (first < last)
-        f, n = np.where(ok, first, lo), np.where(ok, last, lo)
-        # The burst must begin and end with the thread outside of any row.
-        ok &= (b.depth[n] == 0) & (b.label[f] % 2 == 0) & (b.depth[f] == 1)
-        cover = np.where(ok, (b.time[n] - b.time[f]) / np.maximum(end - begin, 1), 0.0)
-        better = cover > np.maximum(best_cover, MIN_COVERAGE)
-        best_cover[better] = cover[better]
+        first = lo + np.searchsorted(b.time[lo:hi], begin, side="left")
+        last = lo + np.searchsorted(b.time[lo:hi], end, side="right") - 1
+        ok = (b.thread[wide] != other) & (first <= last)
+        first, last = np.where(ok, first, lo), np.where(ok, last, lo)
+        idle_before = (b.label[first] % 2 == 0) & (b.depth[first] == 1)
+        busy_after = b.depth[last] > 0
+        until = np.where(busy_after, end, b.time[last])
+        since = np.where(idle_before, b.time[first], begin)
+        ok &= (idle_before & ~busy_after) | engine[other]
+        cover = np.where(ok, (until - since) / np.maximum(end - begin, 1), 0.0)
+        better = cover > best
+        best[better] = cover[better]
         worker[better] = other
-        burst[better, 0], burst[better, 1] = f[better], n[better]
+        burst[better, 0] = np.where(idle_before, first, -1)[better]
+        burst[better, 1] = last[better]
     keep = worker >= 0
     return Handoffs(
-        b.thread[wide][keep].astype(np.int64), worker[keep], wide[keep], burst[keep, 0],
-        burst[keep, 1],
-    )  # fmt: skip
+        waiter=b.thread[wide][keep].astype(np.int64),
+        worker=worker[keep],
+        gap=wide[keep],
+        burst_first=burst[keep, 0],
+        burst_last=burst[keep, 1],
+    )
+
+
+def _engine_threads(b: Boundaries, names: tuple[str, ...]) -> np.ndarray:
+    """Threads that spend most of their busy time in the autograd engine, shape ``(threads,)``."""
+    opens = np.flatnonzero((b.label % 2 == 0) & (b.depth == 1))
+    closes = np.flatnonzero((b.label % 2 == 1) & (b.depth == 0))
+    took = (b.time[closes] - b.time[opens]).astype(np.float64)
+    rows = np.unique(b.label[opens] // 2)
+    engine = np.array([r for r in rows if names[r].startswith(ENGINE_ROW)], np.int64)
+    is_engine = np.isin(b.label[opens] // 2, engine)
+    busy = np.bincount(b.thread[opens], weights=took, minlength=len(b.threads))
+    inside = np.bincount(b.thread[opens], weights=took * is_engine, minlength=len(b.threads))
+    return inside > busy / 2

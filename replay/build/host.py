@@ -134,8 +134,9 @@ def find_anchors(
         (BURST_LAST, handoffs.worker, handoffs.burst_last),
     ):
         resumes = role in (RESUME, BURST_FIRST)
-        at = b.time[boundary]
-        add(thread, at, at, TaskKind.HOST, np.full(len(at), NO_ROW), resumes, number + role)
+        known = boundary >= 0
+        at, tag = b.time[boundary[known]], (number + role)[known]
+        add(thread[known], at, at, TaskKind.HOST, np.full(len(at), NO_ROW), resumes, tag)
     return _sorted_anchors([np.concatenate(c) for c in zip(*pieces, strict=True)])
 
 
@@ -269,10 +270,12 @@ def _add_handoff_edges(
 ) -> None:
     """The burst starts after the waiter gave way; the waiter goes on after the burst."""
     tagged = np.flatnonzero(anchors.tag >= 0)
-    count = len(tagged) // 4
-    at = np.zeros((4, count), np.int64)
+    at = np.full((4, int(anchors.tag.max(initial=-1)) // 4 + 1), -1, np.int64)
     at[anchors.tag[tagged] % 4, anchors.tag[tagged] // 4] = tagged
-    for source, target in ((at[GIVE], at[BURST_FIRST]), (at[BURST_LAST], at[RESUME])):
+    for giver, taker in ((GIVE, BURST_FIRST), (BURST_LAST, RESUME)):
+        known = (at[giver] >= 0) & (at[taker] >= 0)
+        source, target = at[giver][known], at[taker][known]
+        count = len(source)
         wake = anchors.start[target] - anchors.end[source]
         over = context.typical.excess(np.full(count, WAKE_PAIR), wake)
         woken = parts.add_tasks(

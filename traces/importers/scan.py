@@ -1,9 +1,10 @@
-"""Find the events of a Chrome-trace JSON text and read their times, in one compiled pass.
+"""Reads the events of Chrome-trace JSON to columns, in one compiled pass over the bytes.
 
-The scanner walks the bytes once. For every object of the ``traceEvents`` array it notes
-where it lies, its phase, whether it is a Python frame, and ``ts`` and ``dur`` as exact
-integer nanoseconds read from their decimal text: a double resolves today's absolute
-microseconds only to 0.25 us. What lies inside the objects is left to the JSON decoder.
+The scanner knows the few keys that are kept, at the top of an event and inside its ``args``.
+Numbers become integers on the spot: times exactly, from their decimal text. Of texts it notes
+where they lie; :mod:`intern` and the JSON decoder see each distinct one once. Everything else
+is skipped without being looked at, so what is odd there (bare ``inf``, duplicate keys, bytes
+that are no UTF-8) does no harm.
 """
 
 from __future__ import annotations
@@ -14,265 +15,351 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
+
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 # Why a scan stopped.
-MORE = 0  # the buffer ended inside an event, or between two
+MORE = 0  # the text ended inside an event, or between two
 CLOSED = 1  # the array ended
 DAMAGED = 2  # what stands at the position is no JSON object
 FULL = 3  # the output is full; go on from the position
 
-# Columns of the output, shape (events, 7).
-START, STOP, TS, DUR, PH, CLASS, FLAGS = range(7)
-
-# Values of CLASS.
-PLAIN, PYTHON, TRACE = 0, 1, 2
+# Columns of the output that every event has.
+START, STOP, PHASE, FLAGS, TS, DUR = range(6)
 
 # Bits of FLAGS.
-HAS_TS, HAS_DUR, BAD_TIME = 1, 2, 4
+HAS_TS, HAS_DUR, BAD_TIME, PYTHON, TRACE, COLLECTIVE, MEMORY = (1 << i for i in range(7))
+
+INTEGERS = (
+    "pid",
+    "tid",
+    "External id",
+    "external id",
+    "correlation",
+    "device",
+    "stream",
+    "Sequence number",
+    "Fwd thread id",
+    "bytes",
+    "graph node id",
+    "wait_on_stream",
+    "wait_on_cuda_event_record_corr_id",
+    "Record function id",
+    "Addr",
+    "Bytes",
+    "Total Allocated",
+    "Total Reserved",
+    "Device Type",
+    "Device Id",
+)
+"""Keys whose values are kept as integers, in the order of their columns."""
+
+TEXTS = ("name", "cat", "Input Dims", "Input type", "Concrete Inputs", "grid", "block")
+"""Keys whose values are kept as texts: two columns each, where it begins and where it ends."""
+
+FIRST_INTEGER = 6
+FIRST_TEXT = FIRST_INTEGER + len(INTEGERS)
+WIDTH = FIRST_TEXT + 2 * len(TEXTS)
+
+ABSENT = -(1 << 62)
+"""Value of an integer that the event does not have."""
 
 MAX_EVENT_BYTES = 1 << 24
 """An object longer than this is a string that lost its closing quote."""
 
+# What is done with the value of a key.
+_SKIP, _PHASE, _TIME, _DURATION, _INTEGER, _TEXT, _ARGS, _MARK = range(8)
+
+_TOP = {"ph": _PHASE, "ts": _TIME, "dur": _DURATION, "args": _ARGS}
+_TOP |= {"pid": _INTEGER, "tid": _INTEGER, "name": _TEXT, "cat": _TEXT}
+_IN_ARGS = {k: _INTEGER for k in INTEGERS[2:]} | {k: _TEXT for k in TEXTS[2:]}
+_IN_ARGS |= {"Collective name": _MARK}
+
+
+def _key_table(keys: dict[str, int]) -> tuple[U8, I64, I64]:
+    """Keys for the scanner.
+
+    Returns:
+        Their bytes; (length, offset, what to do, column) of each, by length; and the row at
+        which each length begins, shape ``(lengths + 1,)``.
+    """
+    keys = dict(sorted(keys.items(), key=lambda item: len(item[0])))
+    text = "".join(keys)
+    rows = []
+    offset = 0
+    for key, action in keys.items():
+        column = 0
+        if action == _INTEGER:
+            column = FIRST_INTEGER + INTEGERS.index(key)
+        elif action == _TEXT:
+            column = FIRST_TEXT + 2 * TEXTS.index(key)
+        rows.append((len(key), offset, action, column))
+        offset += len(key)
+    table = np.array(rows, np.int64)
+    starts = np.searchsorted(table[:, 0], np.arange(table[-1, 0] + 2))
+    return np.frombuffer(text.encode(), np.uint8), table, starts
+
+
+_TOP_BYTES, _TOP_KEYS, _TOP_STARTS = _key_table(_TOP)
+_ARG_BYTES, _ARG_KEYS, _ARG_STARTS = _key_table(_IN_ARGS)
+_PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
+_TRACE_ROW = np.frombuffer(b'"Trace"', np.uint8)
+_MEMORY_ROW = np.frombuffer(b'"[memory]"', np.uint8)
+_EVENTS_KEY = np.frombuffer(b"traceEvents", np.uint8)
+
 _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
-_NEWLINE, _SPACE, _ZERO, _NINE = 10, 32, 48, 57
+_NEWLINE, _SPACE = 10, 32
+_ONE = np.uint64(1)
+_LASTS, _INSTANT = 88, 105  # X, i
+_CATEGORY = FIRST_TEXT + 2 * TEXTS.index("cat")
+_NAME = FIRST_TEXT + 2 * TEXTS.index("name")
 
 
 @njit(cache=True, nogil=True)
 def _skip_space(buf: U8, p: int, end: int) -> int:
-    while p < end and buf[p] <= _SPACE:
-        p += 1
-    return p
+    at = np.uint64(p)  # indices without a sign spare a test for negative ones
+    while at < end and buf[at] <= _SPACE:
+        at += _ONE
+    return np.int64(at)
 
 
 @njit(cache=True, nogil=True)
-def _string_end(buf: U8, p: int, end: int) -> int:
+def _skip_string(buf: U8, p: int, end: int) -> int:
     """Position after the string that opens at ``p``; -1 cut off, -2 a raw newline inside."""
-    p += 1
-    while p < end:
-        c = buf[p]
+    at = np.uint64(p + 1)
+    while at < end:
+        c = buf[at]
+        at += _ONE
         if c == _QUOTE:
-            return p + 1
+            return np.int64(at)
         if c == _BACKSLASH:
-            p += 1
+            at += _ONE
         elif c == _NEWLINE:
             return -2
-        p += 1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _skip_open(buf: U8, p: int, end: int) -> int:
+    """Position after the bracket that closes what is open at ``p``; -1 or -2 as above."""
+    depth = 1
+    at = np.uint64(p)
+    while at < end:
+        c = buf[at]
+        if c == _QUOTE:
+            p = _skip_string(buf, np.int64(at), end)
+            if p < 0:
+                return p
+            at = np.uint64(p)
+            continue
+        at += _ONE
+        if c == _OPEN or c == _OPEN_LIST:  # noqa: PLR1714, SIM109  (slower when compiled)
+            depth += 1
+        elif c == _CLOSE or c == _CLOSE_LIST:  # noqa: PLR1714, SIM109
+            depth -= 1
+            if depth == 0:
+                return np.int64(at)
     return -1
 
 
 @njit(cache=True, nogil=True)
 def skip_value(buf: U8, p: int, end: int) -> int:
     """Position after the JSON value at ``p``; -1 cut off, -2 damaged."""
-    if p >= end:
+    start = p
+    if p < end and buf[p] == _QUOTE:
+        return _skip_string(buf, p, end)
+    if p < end and (buf[p] == _OPEN or buf[p] == _OPEN_LIST):
+        return _skip_open(buf, p + 1, end)
+    while p < end and buf[p] > _SPACE and buf[p] not in (_COMMA, _CLOSE, _CLOSE_LIST):
+        p += 1
+    if p == end:
         return -1
-    c = buf[p]
-    if c == _QUOTE:
-        return _string_end(buf, p, end)
-    if c != _OPEN and c != _OPEN_LIST:
-        while p < end:
-            c = buf[p]
-            if c in (_COMMA, _CLOSE, _CLOSE_LIST) or c <= _SPACE:
-                return p
-            p += 1
-        return -1
-    depth = 0
-    while p < end:
-        c = buf[p]
-        if c == _QUOTE:
-            p = _string_end(buf, p, end)
-            if p < 0:
-                return p
-            continue
-        if c == _OPEN or c == _OPEN_LIST:
-            depth += 1
-        elif c == _CLOSE or c == _CLOSE_LIST:
-            depth -= 1
-            if depth == 0:
-                return p + 1
-        p += 1
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _exponent(buf: U8, p: int, end: int) -> tuple[int, bool]:
-    negative = False
-    if p < end and (buf[p] == 45 or buf[p] == 43):
-        negative = buf[p] == 45
-        p += 1
-    if p >= end:
-        return 0, False
-    value = 0
-    while p < end:
-        if buf[p] < _ZERO or buf[p] > _NINE or value > 1000:
-            return 0, False
-        value = value * 10 + (buf[p] - _ZERO)
-        p += 1
-    return (-value if negative else value), True
-
-
-@njit(cache=True, nogil=True)
-def _number_shape(buf: U8, p: int, end: int) -> tuple[int, int, bool]:
-    """(digits before the point counting the exponent, end of the mantissa, well formed)."""
-    before = 0
-    digits = 0
-    point = False
-    while p < end:
-        c = buf[p]
-        if c >= _ZERO and c <= _NINE:
-            digits += 1
-            if not point:
-                before += 1
-        elif c == 46 and not point:
-            point = True
-        elif c == 101 or c == 69:
-            exponent, ok = _exponent(buf, p + 1, end)
-            return before + exponent, p, ok and digits > 0
-        else:
-            return 0, p, False
-        p += 1
-    return before, p, digits > 0
-
-
-@njit(cache=True, nogil=True)
-def decimal_us_to_ns(buf: U8, p: int, end: int) -> tuple[int, bool]:
-    """Nanoseconds of the decimal microseconds written in ``buf[p:end]``, half to even.
-
-    Returns:
-        The nanoseconds, and False where the text is no number or does not fit 63 bits.
-    """
-    negative = p < end and buf[p] == 45
-    if negative:
-        p += 1
-    before, stop, ok = _number_shape(buf, p, end)
-    if not ok:
-        return 0, False
-    wanted = before + 3  # digits that make up whole nanoseconds
-    value = 0
-    seen = 0
-    next_digit = 0
-    rest = False
-    while p < stop:
-        c = buf[p]
-        p += 1
-        if c == 46:
-            continue
-        digit = np.int64(c) - _ZERO
-        if seen < wanted:
-            if value > 922337203685477579:
-                return 0, False
-            value = value * 10 + digit
-        elif seen == wanted:
-            next_digit = digit
-        elif digit:
-            rest = True
-        seen += 1
-    while seen < wanted and value:
-        if value > 922337203685477579:
-            return 0, False
-        value *= 10
-        seen += 1
-    if next_digit > 5 or (next_digit == 5 and (rest or value % 2 == 1)):
-        value += 1
-    return (-value if negative else value), True
+    return p if p > start else -2
 
 
 @njit(cache=True, nogil=True)
 def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     if stop - p != len(text):
         return False
-    for i in range(len(text)):
+    for i in range(len(text)):  # noqa: SIM110  (Numba compiles no generators here)
         if buf[p + i] != text[i]:
             return False
     return True
 
 
 @njit(cache=True, nogil=True)
-def _note_time(buf: U8, p: int, stop: int, row: I64, column: int, flag: int) -> None:
-    if buf[p] == _QUOTE:  # some writers quote the number
-        p += 1
-        stop -= 1
-    value, ok = decimal_us_to_ns(buf, p, stop)
-    row[column] = value
-    row[FLAGS] |= flag if ok else BAD_TIME
-
-
-_PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
-_TRACE = np.frombuffer(b'"Trace"', np.uint8)
-
-
-@njit(cache=True, nogil=True)
-def _note_field(buf: U8, key: int, key_end: int, p: int, stop: int, row: I64) -> None:
-    """Keep the field if it is one of ph, ts, dur and cat; ``key`` is after its quote."""
-    n = key_end - key
-    a = buf[key]
-    b = buf[key + 1] if n > 1 else 0
-    if n == 2 and a == 116 and b == 115:
-        _note_time(buf, p, stop, row, TS, HAS_TS)
-    elif n == 2 and a == 112 and b == 104:
-        if stop - p == 3:
-            row[PH] = buf[p + 1]
-    elif n == 3 and a == 100 and b == 117 and buf[key + 2] == 114:
-        _note_time(buf, p, stop, row, DUR, HAS_DUR)
-    elif n == 3 and a == 99 and b == 97 and buf[key + 2] == 116:
-        if _equals(buf, p, stop, _PYTHON_FUNCTION):
-            row[CLASS] = PYTHON
-        elif _equals(buf, p, stop, _TRACE):
-            row[CLASS] = TRACE
-
-
-@njit(cache=True, nogil=True)
-def _scan_event(buf: U8, start: int, end: int, row: I64) -> int:
-    """Read the object that opens at ``start``: position after it, -1 cut off, -2 damaged."""
-    row[:] = 0
-    row[START] = start
-    p = _skip_space(buf, start + 1, end)
-    if p < end and buf[p] == _CLOSE:
-        row[STOP] = p + 1
-        return p + 1
-    while p < end:
-        if buf[p] != _QUOTE:
-            return -2
-        key = p + 1
-        p = _string_end(buf, p, end)
-        if p < 0:
-            return p
-        key_end = p - 1
-        p = _skip_space(buf, p, end)
-        if p >= end:
-            return -1
-        if buf[p] != _COLON:
-            return -2
-        p = _skip_space(buf, p + 1, end)
-        stop = skip_value(buf, p, end)
-        if stop < 0:
-            return stop
-        if stop == p:
-            return -2
-        _note_field(buf, key, key_end, p, stop, row)
-        p = _skip_space(buf, stop, end)
-        if p >= end:
-            return -1
-        if buf[p] == _CLOSE:
-            row[STOP] = p + 1
-            return p + 1
-        if buf[p] != _COMMA:
-            return -2
-        p = _skip_space(buf, p + 1, end)
+def _find_key(buf: U8, p: int, stop: int, keys: tuple[U8, I64, I64]) -> int:
+    """Row of the key ``buf[p:stop]`` in a key table; -1 if it is not kept."""
+    text, rows, starts = keys
+    length = stop - p
+    if length + 1 >= len(starts):
+        return -1
+    for k in range(starts[length], starts[length + 1]):
+        offset = rows[k, 1]
+        i = 0
+        while i < length and buf[p + i] == text[offset + i]:
+            i += 1
+        if i == length:
+            return k
     return -1
 
 
 @njit(cache=True, nogil=True)
-def scan_events(buf: U8, p: int, end: int, out: I64) -> tuple[int, int, int]:
+def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
+    if buf[p] == _QUOTE:  # some writers quote the number
+        p += 1
+        stop -= 1
+    row[column], ok = decimal_us_to_ns(buf, p, stop)
+    if not ok:
+        row[FLAGS] |= BAD_TIME
+    else:
+        row[FLAGS] |= HAS_TS if column == TS else HAS_DUR
+
+
+@njit(cache=True, nogil=True)
+def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
+    row[column] = p
+    row[column + 1] = stop
+    if column == _CATEGORY:
+        if _equals(buf, p, stop, _PYTHON_FUNCTION):
+            row[FLAGS] |= PYTHON
+        elif _equals(buf, p, stop, _TRACE_ROW):
+            row[FLAGS] |= TRACE
+    elif column == _NAME and _equals(buf, p, stop, _MEMORY_ROW):
+        row[FLAGS] |= MEMORY
+
+
+@njit(cache=True, nogil=True)
+def _note(buf: U8, p: int, stop: int, row: I64, key: I64) -> None:
+    """Keep the value ``buf[p:stop]`` of a key as the key table says."""
+    action = key[2]
+    if action == _INTEGER:
+        value, ok = first_integer(buf, p, stop)
+        row[key[3]] = value if ok else ABSENT
+    elif action == _TEXT:
+        _note_text(buf, p, stop, row, key[3])
+    elif action == _TIME:
+        _note_time(buf, p, stop, row, TS)
+    elif action == _DURATION:
+        _note_time(buf, p, stop, row, DUR)
+    elif action == _PHASE and stop - p == 3:
+        row[PHASE] = buf[p + 1]
+    elif action == _MARK:
+        row[FLAGS] |= COLLECTIVE
+
+
+@njit(cache=True, nogil=True)
+def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
+    """(end of the key that opens at ``p``, position of its value); a negative one is damage."""
+    if buf[p] != _QUOTE:
+        return 0, -2
+    p = _skip_string(buf, p, end)
+    if p < 0:
+        return 0, p
+    key_end = p - 1
+    p = _skip_space(buf, p, end)
+    if p >= end:
+        return 0, -1
+    if buf[p] != _COLON:
+        return 0, -2
+    return key_end, _skip_space(buf, p + 1, end)
+
+
+@njit(cache=True, nogil=True)
+def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
+    """(position of the next key or after the object, whether the object ended)."""
+    p = _skip_space(buf, p, end)
+    if p >= end:
+        return -1, False
+    if buf[p] == _CLOSE:
+        return p + 1, True
+    if buf[p] != _COMMA:
+        return -2, False
+    return _skip_space(buf, p + 1, end), False
+
+
+@njit(cache=True, nogil=True)
+def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
+    """Read the object of arguments that opens at ``p``; position after it, or -1, -2."""
+    p = _skip_space(buf, p + 1, end)
+    if p < end and buf[p] == _CLOSE:
+        return p + 1
+    while p >= 0 and p < end:
+        start = p + 1
+        key_end, p = _value_of(buf, p, end)
+        if p < 0:
+            return p
+        stop = skip_value(buf, p, end)
+        if stop < 0:
+            return stop
+        k = _find_key(buf, start, key_end, (_ARG_BYTES, _ARG_KEYS, _ARG_STARTS))
+        if k >= 0:
+            _note(buf, p, stop, row, _ARG_KEYS[k])
+        p, ended = _after_member(buf, stop, end)
+        if ended:
+            return p
+    return min(p, -1)
+
+
+@njit(cache=True, nogil=True)
+def _unwanted(row: I64, python: bool) -> bool:
+    """Whether what was read of an event already tells that its rest does not matter."""
+    phase = row[PHASE]
+    if phase != _LASTS and phase != _INSTANT and phase != 0:  # noqa: PLR1714
+        return True
+    return not python and (row[FLAGS] & PYTHON) != 0 and phase == _LASTS
+
+
+@njit(cache=True, nogil=True)
+def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
+    """Read the member of an event whose key opens at ``p``; position after it, or -1, -2."""
+    start = p + 1
+    key_end, p = _value_of(buf, p, end)
+    if p < 0:
+        return p
+    k = _find_key(buf, start, key_end, (_TOP_BYTES, _TOP_KEYS, _TOP_STARTS))
+    if k >= 0 and _TOP_KEYS[k, 2] == _ARGS and p < end and buf[p] == _OPEN:
+        return _scan_args(buf, p, end, row)
+    stop = skip_value(buf, p, end)
+    if k >= 0 and stop >= 0:
+        _note(buf, p, stop, row, _TOP_KEYS[k])
+    return stop
+
+
+@njit(cache=True, nogil=True)
+def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
+    """Read the object that opens at ``p``: position after it, -1 cut off, -2 damaged."""
+    for i in range(WIDTH):
+        row[i] = ABSENT if FIRST_INTEGER <= i < FIRST_TEXT else 0
+    row[START] = p
+    p = _skip_space(buf, p + 1, end)
+    if p < end and buf[p] == _CLOSE:
+        return p + 1
+    while p >= 0 and p < end:
+        p = _scan_member(buf, p, end, row)
+        if p < 0:
+            return p
+        p, ended = _after_member(buf, p, end)
+        if ended:
+            return p
+        if p >= 0 and _unwanted(row, python):
+            return _skip_open(buf, p, end)
+    return min(p, -1)
+
+
+@njit(cache=True, nogil=True)
+def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int, int, int]:
     """Scan objects of the array from ``p`` on, which lies inside the array.
 
     Args:
         buf: the text.
         p: position inside the array, outside of any object.
         end: where the text in ``buf`` ends.
-        out: one row per event is written here, shape ``(capacity, 7)``, int64.
+        out: one row per event is written here, shape ``(capacity, WIDTH)``.
+        python: read the frames of Python functions too; else only their flag is set.
 
     Returns:
         Number of events written, the position to go on from, and why it stopped: MORE
@@ -287,23 +374,20 @@ def scan_events(buf: U8, p: int, end: int, out: I64) -> tuple[int, int, int]:
         c = buf[p]
         if c == _COMMA:
             p += 1
-            continue
-        if c == _CLOSE_LIST:
+        elif c == _CLOSE_LIST:
             return n, p + 1, CLOSED
-        if c != _OPEN:
+        elif c != _OPEN:
             return n, p, DAMAGED
-        if n == len(out):
+        elif n == len(out):
             return n, p, FULL
-        stop = _scan_event(buf, p, end, out[n])
-        if stop == -1:
-            return n, p, DAMAGED if end - p > MAX_EVENT_BYTES else MORE
-        if stop == -2:
-            return n, p, DAMAGED
-        n += 1
-        p = stop
-
-
-_EVENTS_KEY = np.frombuffer(b"traceEvents", np.uint8)
+        else:
+            stop = _scan_event(buf, p, end, out[n], python)
+            if stop < 0:
+                cut = stop == -1 and end - p <= MAX_EVENT_BYTES
+                return n, p, MORE if cut else DAMAGED
+            out[n, STOP] = stop
+            n += 1
+            p = stop
 
 
 @njit(cache=True, nogil=True)
@@ -325,41 +409,15 @@ def find_array(buf: U8, p: int, end: int) -> tuple[int, int]:
             p = _skip_space(buf, p + 1, end)
         if p >= end:
             return p, MORE
-        if buf[p] != _QUOTE:
-            return p, DAMAGED
         member = p
-        p = _string_end(buf, p, end)
+        key_end, p = _value_of(buf, p, end)
+        if p >= 0 and p < end and buf[p] == _OPEN_LIST:
+            if _equals(buf, member + 1, key_end, _EVENTS_KEY):
+                return p, CLOSED
+        if p >= 0:
+            p = skip_value(buf, p, end)
         if p < 0:
             return member, MORE if p == -1 else DAMAGED
-        found = _equals(buf, member + 1, p - 1, _EVENTS_KEY)
-        p = _skip_space(buf, p, end)
-        if p >= end:
-            return member, MORE
-        if buf[p] != _COLON:
-            return member, DAMAGED
-        p = _skip_space(buf, p + 1, end)
-        if p < end and found and buf[p] == _OPEN_LIST:
-            return p, CLOSED
-        p = skip_value(buf, p, end)
-        if p < 0:
-            return member, MORE if p == -1 else DAMAGED
-
-
-@njit(cache=True, nogil=True)
-def join_events(buf: U8, rows: I64, out: U8) -> int:
-    """Write the events of ``rows`` to ``out`` as one JSON array and return its length."""
-    out[0] = _OPEN_LIST
-    n = 1
-    for i in range(len(rows)):
-        if i:
-            out[n] = _COMMA
-            n += 1
-        a = rows[i, START]
-        b = rows[i, STOP]
-        out[n : n + b - a] = buf[a:b]
-        n += b - a
-    out[n] = _CLOSE_LIST
-    return n + 1
 
 
 def as_array(text: bytes | bytearray | memoryview) -> Any:

@@ -54,7 +54,7 @@ class EventStream:
         self.size = 0
         self._chunks = iter(chunks)
         self._losses = losses
-        self._out = np.empty((CAPACITY, 7), np.int64)
+        self._out = np.empty((CAPACITY, scan.WIDTH), np.int64)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in file order; a block is valid until the next one is asked for.

@@ -1,0 +1,239 @@
+"""What happens to a recording after its last step, on a thread of its own.
+
+Clock samples, export, conversion in another process, and joining the ranks to one set: the
+training loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from foretrace.collector import environment
+from foretrace.collector.channel import Channel
+from foretrace.collector.clock import Server, host_identity, measure, offset_at
+from foretrace.collector.kineto import KinetoProfiler
+from foretrace.collector.layout import all_groups, layout_of
+from foretrace.collector.options import Options
+from foretrace.collector.place import Place
+from foretrace.collector.probes import Probes
+from foretrace.collector.spool import (
+    KINETO_NAME,
+    Group,
+    Outcome,
+    Recording,
+    Sample,
+    Step,
+    write_recording,
+)
+
+_CLOCK_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the session hands over after the last step."""
+
+    probes: Probes
+    kineto: KinetoProfiler | None
+    steps: list[Step]
+    span_ns: tuple[int, int]
+    figures: dict[str, float]
+
+
+class Finisher:
+    """The thread behind one rank's recording.
+
+    Args:
+        options: what the user asked for.
+        place: which rank this is.
+
+    Attributes:
+        handed_over: a recording has been handed over.
+        figures: what the recording cost, see ``overhead.summary``.
+        seconds: how long each part took.
+        outcome: what the converter said; None while it has said nothing.
+        clock_error_ns: half the round trip of the best clock sample, -1 without one.
+    """
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self.handed_over = False
+        self.figures: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        self.outcome: Outcome | None = None
+        self.clock_error_ns = -1
+        self._options = options
+        self._place = place
+        self._over = threading.Event()
+        self._served = threading.Event()
+        self._given: Given | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Take the first clock samples, then wait for :meth:`hand_over`."""
+        if self._place.channel is not None and self._place.is_reference:
+            server = Server(self._place.channel.another(), host_identity())
+            self._spawn("foretrace-clock", lambda: server.run(self._served.is_set))
+        self._spawn("foretrace-finish", self._run)
+
+    def hand_over(self, given: Given) -> None:
+        """The recording is over and nothing of it is attached to torch any more."""
+        self._given = given
+        self.figures = given.figures
+        self.handed_over = True
+        self._over.set()
+
+    def cancel(self) -> None:
+        """There will be no recording."""
+        self._over.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for all ranks' data, on the reference rank, or for this rank's.
+
+        Returns:
+            Whether all is written.
+        """
+        self._over.set()
+        deadline = time.monotonic() + timeout_s
+        self._threads[-1].join(timeout_s)
+        written = not self._threads[-1].is_alive()
+        channel = self._place.channel
+        if written and channel is not None and self._place.is_reference:
+            left = max(0.0, deadline - time.monotonic())
+            if channel.wait("index", left, pause_s=0.05) is None:
+                self._join(channel)
+                written = False
+        self._served.set()
+        return written
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._place.guarded(work), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        channel = self._place.channel
+        line = channel.another() if channel is not None else None
+        samples = self._samples(line, "start")
+        self._over.wait()
+        if self._given is None:
+            return
+        folder = self._place.raw_folder()
+        try:
+            self._write_raw(folder, self._given, line, samples)
+            self.outcome = _child("rank", str(folder), self._place.target)
+        finally:
+            # Others must not wait for a rank that has failed.
+            if line is None:
+                self._join(None)
+            elif line.increase("written") >= line.increase("entered", 0):
+                self._join(line)
+        if self.outcome.error:
+            raise RuntimeError(f"{self.outcome.error}; raw files are kept in {folder}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _write_raw(
+        self, folder: Path, given: Given, line: Channel | None, samples: list[Sample]
+    ) -> None:
+        began = time.perf_counter()
+        if given.kineto is not None:
+            given.kineto.export(folder / KINETO_NAME)
+            given.kineto.discard()
+            self.seconds["export"] = time.perf_counter() - began
+        samples = samples + self._samples(line, "end")
+        if samples:
+            self.clock_error_ns = min(sample.rtt_ns for sample in samples) // 2
+        write_recording(folder, _recording(self._options, self._place, given, samples))
+
+    def _samples(self, line: Channel | None, phase: str) -> list[Sample]:
+        if line is None:
+            return []
+        return measure(line, host_identity(), phase, _CLOCK_TIMEOUT_S)
+
+    def _join(self, line: Channel | None) -> None:
+        """Write the index over all ranks that are there; again if one came meanwhile."""
+        job = {"recorded_by": "foretrace.collector"} | self._options.job()
+        while True:
+            before = line.increase("written", 0) if line is not None else 0
+            _child("join", self._place.target, msgspec.json.encode(job).decode())
+            if line is None or line.increase("written", 0) == before:
+                break
+        if line is not None:
+            line.put("index", "1")
+
+
+def _recording(
+    options: Options, place: Place, given: Given, samples: list[Sample]
+) -> Recording:
+    calls, waits, done, spans = given.probes.rows()
+    groups = _all_groups(given.probes.groups())
+    name, count = environment.device()
+    failures = given.probes.failures
+    noted = {"hook_failures": f"{failures}: {given.probes.first_failure}"} if failures else {}
+    return Recording(
+        rank=place.rank,
+        world_size=place.world_size,
+        detail=options.detail,
+        backend=place.backend,
+        start_ns=given.span_ns[0],
+        end_ns=given.span_ns[1],
+        hook=given.probes.refused,
+        host=environment.host_name(),
+        device_name=name,
+        device_count=count,
+        groups=groups,
+        steps=given.steps,
+        calls=calls,
+        waits=waits,
+        done=done,
+        spans=spans,
+        clock_offset_ns=offset_at(samples, sum(given.span_ns) // 2),
+        clock_samples=samples,
+        versions=environment.versions(),
+        environment=environment.settings()
+        | environment.processor()
+        | environment.topology()
+        | noted,
+        layout=options.layout or layout_of(groups),
+        labels=options.labels,
+        overhead=given.figures,
+    )
+
+
+def _all_groups(met: list[Group]) -> list[Group]:
+    """Groups that made a call, in the order that rows number them, then all others."""
+    names = {group.name for group in met}
+    return met + [group for group in all_groups() if group.name not in names]
+
+
+def _child(*arguments: str) -> Outcome:
+    """Run the converter in a process of its own and wait for what it says."""
+    import foretrace
+
+    home = str(Path(foretrace.__file__).parents[1])
+    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))
+    command = [sys.executable, "-P", "-m", "foretrace.collector.convert", *arguments]
+    done = subprocess.run(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        start_new_session=True,  # an interrupted job must not lose what it has recorded
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    lines = done.stdout.splitlines()
+    try:
+        return msgspec.json.decode(lines[-1] if lines else b"", type=Outcome)
+    except msgspec.DecodeError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = said[-1] if said else f"exit status {done.returncode}"
+        return Outcome(error=f"conversion failed: {reason}")

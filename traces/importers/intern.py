@@ -1,0 +1,122 @@
+"""Numbers the distinct texts among many pieces of a byte buffer; compares, never just hashes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+_FIRST_TEXTS = 1 << 10
+_FIRST_BYTES = 1 << 16
+
+
+@njit(cache=True, nogil=True)
+def _hash(buf: U8, p: int, stop: int) -> int:
+    value = np.int64(stop - p)
+    while p < stop:
+        value = (value ^ np.int64(buf[p])) * np.int64(1099511628211)
+        p += 1
+    return value ^ (value >> np.int64(29))
+
+
+@njit(cache=True, nogil=True)
+def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
+    for i in range(length):  # noqa: SIM110  (Numba compiles no generators here)
+        if buf[p + i] != arena[offset + i]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _intern(buf: U8, spans: I64, codes: I32, table: tuple[I64, I64, U8, I64]) -> int:
+    """Code each span; stops where a table is full and returns how many were done."""
+    slots, texts, arena, used = table
+    mask = len(slots) - 1
+    for i in range(len(spans)):
+        p = spans[i, 0]
+        length = spans[i, 1] - p
+        if used[0] * 2 >= len(slots) or used[0] == len(texts) or used[1] + length > len(arena):
+            return i
+        key = _hash(buf, p, p + length)
+        slot = key & mask
+        while True:
+            code = slots[slot]
+            if code < 0:
+                code = used[0]
+                slots[slot] = code
+                texts[code, 0] = used[1]
+                texts[code, 1] = length
+                texts[code, 2] = key
+                arena[used[1] : used[1] + length] = buf[p : p + length]
+                used[0] += 1
+                used[1] += length
+                break
+            if texts[code, 2] == key and texts[code, 1] == length:
+                if _same(buf, p, arena, texts[code, 0], length):
+                    break
+            slot = (slot + 1) & mask
+        codes[i] = code
+    return len(spans)
+
+
+@njit(cache=True, nogil=True)
+def _refill(slots: I64, texts: I64, count: int) -> None:
+    """Enter the first ``count`` texts into empty slots."""
+    mask = len(slots) - 1
+    for code in range(count):
+        slot = texts[code, 2] & mask
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = code
+
+
+class Interner:
+    """Distinct texts with a number each, in the order in which they came; 0 is the empty text."""
+
+    def __init__(self) -> None:
+        self._slots = np.full(2 * _FIRST_TEXTS, -1, np.int64)
+        self._texts = np.zeros((_FIRST_TEXTS, 3), np.int64)  # offset, length, hash
+        self._arena = np.zeros(_FIRST_BYTES, np.uint8)
+        self._used = np.zeros(2, np.int64)  # texts, bytes
+        self.add(self._arena, np.zeros((1, 2), np.int64))
+
+    def __len__(self) -> int:
+        return int(self._used[0])
+
+    def add(self, buf: U8, spans: I64) -> I32:
+        """Numbers of the texts ``buf[start:stop]``, shape ``(spans,)``.
+
+        Args:
+            buf: bytes.
+            spans: start and stop of each text, shape ``(spans, 2)``.
+        """
+        codes = np.empty(len(spans), np.int32)
+        done = 0
+        while done < len(spans):
+            table = (self._slots, self._texts, self._arena, self._used)
+            done += int(_intern(buf, spans[done:], codes[done:], table))
+            if done < len(spans):
+                self._grow(int(spans[done, 1] - spans[done, 0]))
+        return codes
+
+    def _grow(self, length: int) -> None:
+        count, used = self._used.tolist()
+        if used + length > len(self._arena):
+            arena = np.zeros(2 * len(self._arena) + length, np.uint8)
+            arena[:used] = self._arena[:used]
+            self._arena = arena
+        if 2 * count >= len(self._slots) or count == len(self._texts):
+            texts = np.zeros((2 * len(self._texts), 3), np.int64)
+            texts[:count] = self._texts[:count]
+            self._texts = texts
+            self._slots = np.full(2 * len(texts), -1, np.int64)
+            _refill(self._slots, self._texts, count)
+
+    def texts(self) -> list[bytes]:
+        """The distinct texts by number."""
+        data = self._arena.tobytes()
+        return [data[o : o + n] for o, n in self._texts[: len(self), :2].tolist()]
