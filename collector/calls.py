@@ -44,7 +44,7 @@ class Operator:
 
 def _list(position: int) -> Callable[[Args], Tensors]:
     """The argument is a list of tensors."""
-    return lambda args: args[position]  # type: ignore[no-any-return]
+    return lambda args: args[position]
 
 
 def _one(position: int) -> Callable[[Args], Tensors]:

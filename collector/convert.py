@@ -40,7 +40,9 @@ def rank_tables(folder: Path) -> RankTables:
         events, collectives = light_tables(recording)
         groups, _ = join_groups(recording.groups, [])
         info = _info(recording, RankInfo(rank=recording.rank))
-        counts = {str(v["values"]): int(v["counts"]) for v in pc.value_counts(events["kind"]).to_pylist()}
+        counts = {
+            str(v["values"]): int(v["counts"]) for v in pc.value_counts(events["kind"]).to_pylist()
+        }
         steps = [
             StepInfo(step=s.step, start_ns=s.start_ns, end_ns=s.end_ns, thread=s.thread)
             for s in recording.steps

@@ -61,14 +61,13 @@ class CudaTimer:
         for ident, (device, stream, event) in sorted(self._reached.items()):
             ends = [self._time_ns(end) for end in self._waits.get(ident, [])]
             wait_ns, end_ns = ends if len(ends) == 2 else (-1, -1)
-            spans.append(
-                DeviceSpan(ident, device, stream, self._time_ns(event), wait_ns, end_ns)
-            )
+            spans.append(DeviceSpan(ident, device, stream, self._time_ns(event), wait_ns, end_ns))
         return spans
 
     def _time_ns(self, event: Any) -> int:
         event.synchronize()
-        return self._origin_ns + round(self._origin.elapsed_time(event) * 1e6)
+        since_ms = float(self._origin.elapsed_time(event))
+        return self._origin_ns + round(since_ms * 1e6)
 
     def _event(self) -> Any:
         event = self._cuda.Event(enable_timing=True)

@@ -8,7 +8,7 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 SETTINGS = re.compile(
@@ -116,7 +116,7 @@ def topology() -> dict[str, str]:
 
 
 def _gpu(nvml: Any, handle: Any) -> dict[str, str]:
-    asked = {
+    asked: dict[str, Callable[[], str]] = {
         "name": lambda: _text(nvml.nvmlDeviceGetName(handle)),
         "bus": lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
         "memory_bytes": lambda: str(nvml.nvmlDeviceGetMemoryInfo(handle).total),

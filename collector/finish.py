@@ -110,7 +110,7 @@ class Finisher:
         if written and channel is not None and self._place.is_reference:
             left = max(0.0, deadline - time.monotonic())
             if channel.wait("index", left, pause_s=0.05) is None:
-                self._join(channel)
+                join(self._place, self._options, channel)
                 written = False
         self._served.set()
         return written
@@ -128,15 +128,13 @@ class Finisher:
         if self._given is None:
             return
         folder = self._place.raw_folder()
+        wrote = False
         try:
             self._write_raw(folder, self._given, line, samples)
-            self.outcome = _child("rank", str(folder), self._place.target)
+            self.outcome = child("rank", str(folder), self._place.target)
+            wrote = not self.outcome.error
         finally:
-            # Others must not wait for a rank that has failed.
-            if line is None:
-                self._join(None)
-            elif line.increase("written") >= line.increase("entered", 0):
-                self._join(line)
+            settle(self._place, self._options, line, wrote)
         if self.outcome.error:
             raise RuntimeError(f"{self.outcome.error}; raw files are kept in {folder}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -159,21 +157,40 @@ class Finisher:
             return []
         return measure(line, host_identity(), phase, _CLOCK_TIMEOUT_S)
 
-    def _join(self, line: Channel | None) -> None:
-        """Write the index over all ranks that are there; again if one came meanwhile."""
-        job = {"recorded_by": "foretrace.collector"} | self._options.job()
-        while True:
-            before = line.increase("written", 0) if line is not None else 0
-            _child("join", self._place.target, msgspec.json.encode(job).decode())
-            if line is None or line.increase("written", 0) == before:
-                break
-        if line is not None:
-            line.put("index", "1")
+
+def settle(place: Place, options: Options, line: Channel | None, wrote: bool) -> None:
+    """This rank is through, with or without data; the last one writes the index.
+
+    Args:
+        place: which rank this is.
+        options: what the user asked for.
+        line: connection of this thread, None for a process on its own.
+        wrote: whether the rank's folder is whole.
+    """
+    if line is None:
+        if wrote:
+            join(place, options, None)
+        return
+    if wrote:
+        line.increase("wrote")
+    # Others must not wait for a rank that has failed: it counts as well.
+    if line.increase("through") >= line.increase("entered", 0):
+        join(place, options, line)
 
 
-def _recording(
-    options: Options, place: Place, given: Given, samples: list[Sample]
-) -> Recording:
+def join(place: Place, options: Options, line: Channel | None) -> None:
+    """Write the index over all ranks that are there; again if one came meanwhile."""
+    job = msgspec.json.encode({"recorded_by": "foretrace.collector"} | options.job()).decode()
+    while True:
+        before = line.increase("through", 0) if line is not None else 0
+        child("join", place.target, job)
+        if line is None or line.increase("through", 0) == before:
+            break
+    if line is not None:
+        line.put("index", "1")
+
+
+def _recording(options: Options, place: Place, given: Given, samples: list[Sample]) -> Recording:
     calls, waits, done, spans = given.probes.rows()
     groups = _all_groups(given.probes.groups())
     name, count = environment.device()
@@ -215,7 +232,7 @@ def _all_groups(met: list[Group]) -> list[Group]:
     return met + [group for group in all_groups() if group.name not in names]
 
 
-def _child(*arguments: str) -> Outcome:
+def child(*arguments: str) -> Outcome:
     """Run the converter in a process of its own and wait for what it says."""
     import foretrace
 

@@ -92,12 +92,13 @@ class KinetoProfiler:
 
 def _experimental(with_stack: bool) -> Any:
     """The profiler's extra settings, as far as this version has them."""
-    from torch._C._profiler import _ExperimentalConfig
+    import torch
 
+    make: Any = torch._C._profiler._ExperimentalConfig
     wanted = {"enable_cuda_sync_events": True, "trace_only": not with_stack}
     for names in (tuple(wanted), ("enable_cuda_sync_events",), ()):
         try:
-            return _ExperimentalConfig(**{name: wanted[name] for name in names})
+            return make(**{name: wanted[name] for name in names})
         except TypeError:  # an older version knows fewer names
             continue
     return None

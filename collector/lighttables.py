@@ -115,9 +115,7 @@ def _on_callers_thread(recording: Recording) -> dict[int, _Event]:
         call = p2p.get(wait.ident)
         if call is not None and wait.ident not in found:
             name = f"gloo:{OPERATORS[call.operator].gloo}"
-            found[wait.ident] = _Event(
-                "annotation", name, call.start_ns, wait.end_ns, call.thread
-            )
+            found[wait.ident] = _Event("annotation", name, call.start_ns, wait.end_ns, call.thread)
     return found
 
 

@@ -151,15 +151,15 @@ def gloo_work_rows(
     Returns:
         A row of ``work`` for each call, -1 for none.
     """
-    everything = np.zeros(len(call), np.int64)
-    first = _first_in_first_out(rows, work, call, kind, everything, np.zeros(len(work), np.int64))
+    any_group = np.zeros(len(call), np.int64), np.zeros(len(work), np.int64)
+    first = _first_in_first_out(rows, work, call, kind, any_group)
     home: dict[int, int] = {}
     known = np.flatnonzero(first >= 0)
     for thread in np.unique(rows.thread[first[known]]):
         groups = group[known[rows.thread[first[known]] == thread]]
         home[int(thread)] = int(np.bincount(groups).argmax())
     of_work = np.array([home.get(int(t), -1) for t in rows.thread[work]], np.int64)
-    return _first_in_first_out(rows, work, call, kind, group, of_work)
+    return _first_in_first_out(rows, work, call, kind, (group, of_work))
 
 
 def _first_in_first_out(
@@ -167,9 +167,10 @@ def _first_in_first_out(
     work: I64,
     call: I64,
     kind: NDArray[np.int64],
-    group: NDArray[np.int64],
-    work_group: NDArray[np.int64],
+    groups: tuple[I64, I64],
 ) -> I64:
+    """As :func:`gloo_work_rows`, with the ``groups`` of the calls and of the work rows given."""
+    group, work_group = groups
     waiting: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero((call >= 0) & (kind >= 0)).tolist():
         waiting.setdefault((int(kind[i]), int(group[i])), []).append(i)

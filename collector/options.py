@@ -43,9 +43,8 @@ class Options:
     @property
     def signal_number(self) -> int | None:
         """The signal that triggers the recording, None if none does."""
-        if self.trigger in signal.Signals.__members__:
-            return int(signal.Signals[self.trigger])
-        return None
+        name = self.trigger or ""
+        return int(signal.Signals[name]) if name in signal.Signals.__members__ else None
 
     @property
     def trigger_path(self) -> str | None:

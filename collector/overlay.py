@@ -156,35 +156,40 @@ def _pairs(
     )
     pairs = [(number[row], k) for k, row in enumerate(around.tolist()) if row >= 0]
     left = [k for k, row in enumerate(around.tolist()) if row < 0 and kernels[k]["kind"] in _P2P]
-    return pairs + _fused_pairs(events, rows, calls, {c for c, _ in pairs}, kernels, left)
+    waiting = set(range(len(calls))) - {c for c, _ in pairs}
+    waiting = {i for i in waiting if OPERATORS[calls[i].operator].p2p}
+    launched = _launches(events, np.array([kernels[k]["work_event"] for k in left], np.int64))
+    fused = sorted((row, k) for row, k in zip(launched.tolist(), left, strict=True) if row >= 0)
+    return pairs + _fused_pairs(rows, calls, waiting, fused)
+
+
+def _launches(events: pa.Table, work: I64) -> I64:
+    """Row of the call that launched each device row."""
+    kind = events.column("kind").cast(pa.string()).to_numpy(zero_copy_only=False)
+    device = np.isin(kind, ("kernel", "memcpy", "memset"))
+    return launch_rows(events.column("correlation").to_numpy(), kind == "runtime", device)[work]
 
 
 def _fused_pairs(
-    events: pa.Table,
-    rows: Rows,
-    calls: Sequence[Call],
-    taken: set[int],
-    kernels: list[Row],
-    left: list[int],
+    rows: Rows, calls: Sequence[Call], waiting: set[int], launched: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Batched p2p: one kernel, launched when the batch ends, runs all calls before it."""
-    kind = events.column("kind").cast(pa.string()).to_numpy(zero_copy_only=False)
-    correlation = events.column("correlation").to_numpy()
-    device = np.isin(kind, ("kernel", "memcpy", "memset"))
-    launch = launch_rows(correlation, kind == "runtime", device)
-    waiting = [
-        i for i, call in enumerate(calls) if OPERATORS[call.operator].p2p and i not in taken
-    ]
+    """Batched p2p: one kernel, launched when the batch ends, runs all calls before it.
+
+    Args:
+        rows: the events.
+        calls: what the hooks saw.
+        waiting: p2p calls that no kernel executes yet.
+        launched: launching row and number of each p2p kernel without a call, in order.
+    """
     pairs: list[tuple[int, int]] = []
-    launched = [(int(launch[kernels[k]["work_event"]]), k) for k in left]
-    for row, k in sorted(pair for pair in launched if pair[0] >= 0):
-        before = [
+    for row, kernel in launched:
+        before = {
             i
             for i in waiting
             if calls[i].thread == rows.thread[row] and calls[i].start_ns < rows.start_ns[row]
-        ]
-        pairs += [(i, k) for i in before]
-        waiting = [i for i in waiting if i not in set(before)]
+        }
+        pairs += [(i, kernel) for i in sorted(before)]
+        waiting = waiting - before
     return pairs
 
 
@@ -197,8 +202,8 @@ def _hooked_rows(
 ) -> list[tuple[int, Row]]:
     """One row for each call and execution, with the time it was issued."""
     bases: dict[int, list[Row]] = {}
-    for call, kernel in pairs:
-        bases.setdefault(call, []).append(kernels[kernel])
+    for number, kernel in pairs:
+        bases.setdefault(number, []).append(kernels[kernel])
     # Inside our wait lies the profiler's own row of it, where the backend writes one.
     records = rows_inside(rows, rows.named("record_param_comms"), links.wait)
     merged = []
@@ -262,7 +267,9 @@ def as_table(rows: list[Row]) -> pa.Table:
     """Rows as a collectives table."""
     schema = arrow_schema("collectives")
     columns = [
-        pa.array([row[c.name] for row in rows], pa.string() if pa.types.is_dictionary(c.type) else c.type)
+        pa.array(
+            [row[c.name] for row in rows], pa.string() if pa.types.is_dictionary(c.type) else c.type
+        )
         for c in COLLECTIVES
     ]
     return pa.table(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Literal
 
+from foretrace.collector.closing import closing_line
+from foretrace.collector.finish import settle
 from foretrace.collector.options import Options, clean_labels, clean_path, clean_ranks
-from foretrace.collector.overhead import in_words, summary, HookCosts
 from foretrace.collector.place import Place, find_place, make_room, one_line
-from foretrace.collector.session import GaveUp, Session
+from foretrace.collector.session import GaveUpError, Session
 from foretrace.traces.errors import ForetraceError
 
 _AFTER_ERROR_S = 15.0
@@ -99,7 +102,9 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         if self._options.detail == "full":
             refuse_running_profiler()
         make_room(place)
-        session = Session(self._options, place, 0.0)
+        if place.channel is not None:
+            place.channel.increase("entered")
+        session = Session(self._options, place, hook_entry_ns())
         session.begin()
         self._session = session
         return self
@@ -119,6 +124,47 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         if session is not None:
             self._guard(lambda: self._end(session, failed=kind is not None))
 
-    def _end(self, session: Session, failed: bool) -> None: ...
+    def _end(self, session: Session, failed: bool) -> None:
+        place, options = self._place, self._options
+        assert place is not None  # noqa: S101 (a session has a place)
+        recorded = session.end()
+        finisher = session.finisher
+        if finisher is None or not recorded:
+            self._session = None
+            settle(place, options, place.channel, wrote=False)
+            if finisher is not None:
+                finisher.cancel()
+            place.say(
+                f"rank {place.rank}: nothing recorded: the loop ended after "
+                f"{session.step} steps, before {session.window.recorded}"
+            )
+            return
+        timeout_s = min(options.timeout_s, _AFTER_ERROR_S) if failed else options.timeout_s
+        finished = finisher.wait(timeout_s)
+        for trouble in place.troubles:
+            place.say(f"rank {place.rank}: {trouble}")
+        if place.is_reference:
+            place.say(closing_line(session, finisher, place, finished))
 
-    def _guard(self, act: Callable[[], None]) -> None: ...
+    def _guard(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # nothing of ours may raise into the training loop
+            self._give_up(str(error) if isinstance(error, GaveUpError) else one_line(error))
+
+    def _give_up(self, reason: str) -> None:
+        session, self._session = self._session, None
+        place = self._place
+        assert session is not None and place is not None  # noqa: S101, PT018
+        with contextlib.suppress(Exception):  # torch may be in any state; the loop must go on
+            session.abandon()
+        if session.finisher is not None:
+            session.finisher.cancel()
+        place.say(f"rank {place.rank}: recording given up: {reason}")
+        settling = threading.Thread(
+            target=place.guarded(settle),
+            args=(place, self._options, place.channel, False),
+            name="foretrace-settle",
+            daemon=True,
+        )
+        settling.start()

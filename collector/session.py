@@ -16,7 +16,7 @@ from foretrace.collector.trigger import FileTrigger, SignalTrigger, Watcher
 from foretrace.collector.window import Phase, Window
 
 
-class GaveUp(Exception):
+class GaveUpError(Exception):
     """The recording cannot go on; the training loop does."""
 
 
@@ -35,11 +35,13 @@ class Session:
         self.times = StepTimes()
         self.finisher: Finisher | None = None
         self.step = 0
+        self.costs: HookCosts | None = None
+        self.stop_s = 0.0
         self._options = options
         self._place = place
         self._entry_ns = entry_ns
         self._phase = Phase.IDLE
-        self._probes: Probes | None = None
+        self.probes: Probes | None = None
         self._kineto: KinetoProfiler | None = None
         self._steps: list[Step] = []
         self._began_ns = 0
@@ -58,16 +60,19 @@ class Session:
         """A step has ended and the next one begins.
 
         Raises:
-            GaveUp: this rank came too late for the steps that the others record.
+            GaveUpError: this rank came too late for the steps that the others record.
         """
         self._end_step()
         self.step += 1
         phase = self.window.phase(self.step)
         if phase is Phase.OVER and self._phase is Phase.IDLE:
-            raise GaveUp(f"heard of the trigger after {self.window.recorded} had begun")
+            raise GaveUpError(f"heard of the trigger after {self.window.recorded} had begun")
         before = self._phase
         if self._kineto is not None and before in (Phase.WARMUP, Phase.RECORD):
+            began = time.perf_counter()
             self._kineto.step()
+            if phase is Phase.OVER:
+                self.stop_s = time.perf_counter() - began
         self._enter(phase)
         if before is Phase.RECORD and phase is Phase.OVER:
             self._close()
@@ -94,8 +99,8 @@ class Session:
         """Detach everything without a word, after an error or an early end."""
         self.detach_trigger()
         self._phase = Phase.OVER
-        if self._probes is not None:
-            self._probes.remove()
+        if self.probes is not None:
+            self.probes.remove()
         if self._kineto is not None:
             kineto, self._kineto = self._kineto, None
             kineto.stop()
@@ -141,10 +146,10 @@ class Session:
 
     def _enter(self, phase: Phase) -> None:
         starting = phase in (Phase.WARMUP, Phase.RECORD)
-        if starting and self._probes is None:
+        if starting and self.probes is None:
             self._attach()
-        if phase is Phase.RECORD and self._phase is not Phase.RECORD and self._probes is not None:
-            self._probes.open()
+        if phase is Phase.RECORD and self._phase is not Phase.RECORD and self.probes is not None:
+            self.probes.open()
             self._opened_ns = time.time_ns()
         self._phase = phase
 
@@ -152,27 +157,27 @@ class Session:
         """Hook in, and prepare the profiler."""
         full = self._options.detail == "full"
         if full and profiler_running():
-            raise GaveUp("another torch profiler was started inside the loop")
-        self._probes = Probes(self._options.detail)
-        self._probes.install()
-        if not full and self._probes.refused:
-            raise GaveUp(f"light detail needs the collective hook; {self._probes.refused}")
+            raise GaveUpError("another torch profiler was started inside the loop")
+        self.probes = Probes(self._options.detail)
+        self.probes.install()
+        if not full and self.probes.refused:
+            raise GaveUpError(f"light detail needs the collective hook; {self.probes.refused}")
         self.finisher = Finisher(self._options, self._place)
         self.finisher.start()
         if full:
             options = self._options
-            self._kineto = KinetoProfiler(
-                self.window, options.with_stack, options.profile_memory
-            )
+            self._kineto = KinetoProfiler(self.window, options.with_stack, options.profile_memory)
             self._kineto.start(self.step)
 
     def _close(self) -> None:
         """The last recorded step is over: detach, and hand all over to the finisher."""
-        assert self._probes is not None and self.finisher is not None  # noqa: S101, PT018
-        self._probes.remove()
-        recorder = self._probes.recorder
-        costs = HookCosts(recorder.calls, recorder.own_ns, self._entry_ns, len(self._steps))
+        assert self.probes is not None and self.finisher is not None  # noqa: S101, PT018
+        self.probes.remove()
+        recorder = self.probes.recorder
+        costs = self.costs = HookCosts(
+            recorder.calls, recorder.own_ns, self._entry_ns, len(self._steps)
+        )
         kineto, self._kineto = self._kineto, None
         span_ns = (self._opened_ns, time.time_ns())
         figures = summary(self.times, costs)
-        self.finisher.hand_over(Given(self._probes, kineto, self._steps, span_ns, figures))
+        self.finisher.hand_over(Given(self.probes, kineto, self._steps, span_ns, figures))

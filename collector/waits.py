@@ -123,8 +123,8 @@ class WaitHook:
 
 def _bound(original: Any) -> Callable[..., Any]:
     """The method as a plain callable that takes ``self`` first."""
-    function = getattr(original, "__func__", original)  # pybind wraps in an instancemethod
-    return function  # type: ignore[no-any-return]
+    # pybind wraps methods in an instancemethod
+    return getattr(original, "__func__", original)  # type: ignore[no-any-return]
 
 
 def _annotation(annotate: bool) -> Callable[[str], contextlib.AbstractContextManager[Any]]:
@@ -133,5 +133,6 @@ def _annotation(annotate: bool) -> Callable[[str], contextlib.AbstractContextMan
         return lambda _name: contextlib.nullcontext()
     import torch
 
-    fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-    return fast or torch.profiler.record_function
+    fast: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+    slow: Any = torch.profiler.record_function
+    return fast or slow  # type: ignore[no-any-return]

@@ -59,7 +59,8 @@ class Lanes:
 
     Attributes:
         rank: rank of the lane.
-        device: device index, -1 for a host thread.
+        device: device index, -1 for a host thread, -2 for a host thread that carries out
+            communication (gloo).
         number: stream number of a device lane, thread id of a host lane.
     """
 

@@ -15,14 +15,20 @@ from foretrace.replay.align import ANCHOR_KINDS, Alignment, align
 from foretrace.replay.build import calls as calls_
 from foretrace.replay.build import device as device_
 from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, waits
-from foretrace.replay.build.columns import NameTable, RankCollectives, RankEvents, read_rank
+from foretrace.replay.build import steps as steps_
+from foretrace.replay.build.columns import (
+    NETWORK,
+    NameTable,
+    RankCollectives,
+    RankEvents,
+    read_rank,
+)
 from foretrace.replay.build.constants import Constant, with_constants
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
 from foretrace.traces.store import TraceSet
 
-STEP_MARK = "ProfilerStep#"
 JOIN_NAME = "(last arrival)"
 
 SYNC_COST_PERCENTILE = 10.0
@@ -74,7 +80,7 @@ class _Rank:
     calls: calls_.Calls
     boundaries: gaps.Boundaries
     handoffs: handoffs.Handoffs
-    marks: I64
+    marks: steps_.Marks
 
 
 def build_graph(trace: TraceSet, ranks: Sequence[int] | None = None) -> JobGraph:
@@ -119,6 +125,8 @@ def build_from_arrays(recording: Recording, borrow: frozenset[int] = frozenset()
         raise GraphError("the trace set holds no events; record or import it again")
     tables, matches, alignment = _match_and_align(tables, groups)
     prepared = {r: _prepare(e, c, names.names()) for r, (e, c) in tables.items()}
+    if not any(len(p.marks.step) for p in prepared.values()):
+        prepared = {r: _as_one_step(p) for r, p in prepared.items()}
     parts = GraphParts()
     halves, exec_ns = _split(prepared, matches)
     context = _host_context(prepared, names)
@@ -136,7 +144,8 @@ def build_from_arrays(recording: Recording, borrow: frozenset[int] = frozenset()
     finish = _member_tasks(prepared, matches, finishes)
     rendezvous.label_collectives(parts, matches, np.concatenate([member, finish]))
     table = _collective_table(prepared, matches)
-    steps = StepMarks(*(np.array(c) for c in zip(*marks, strict=True)))
+    step, of_rank, begin, end = np.array(marks, np.int64).reshape(-1, 4).T
+    steps = StepMarks(step.astype(np.int32), of_rank.astype(np.int32), begin, end)
     graph = parts.finish(names.names(), table, matches.groups, steps)
     graph, constants = with_constants(graph, borrow)
     unmatched = {r: len(rows) for r, rows in matches.unmatched.items()}
@@ -183,16 +192,32 @@ def _member_times(
 def _prepare(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> _Rank:
     """What the rules of one rank share."""
     call_of = calls_.device_call_rows(events)
+    calls = calls_.find_calls(events, collectives, call_of, names)
     b = gaps.boundaries(events)
-    marked = np.array([i for i, n in enumerate(names) if n.startswith(STEP_MARK)], np.int32)
+    blocking = calls.row[calls.blocks]
     return _Rank(
         events=events,
         collectives=collectives,
         call_of=call_of,
-        calls=calls_.find_calls(events, call_of, names),
+        calls=calls,
         boundaries=b,
-        handoffs=handoffs.find_handoffs(b, names),
-        marks=np.flatnonzero(events.is_host & np.isin(events.name, marked)),
+        handoffs=handoffs.find_handoffs(b, blocking, _network(events), names),
+        marks=steps_.recorded_marks(events, names),
+    )
+
+
+def _network(events: RankEvents) -> handoffs.Network:
+    """Communication that the rank's host threads carry out, by end."""
+    rows = np.flatnonzero(events.device == NETWORK)
+    rows = rows[np.argsort(events.end[rows], kind="stable")]
+    return handoffs.Network(rows, events.end[rows])
+
+
+def _as_one_step(p: _Rank) -> _Rank:
+    """A recording without step marks is one step."""
+    step = np.full_like(p.events.step, steps_.ONLY_STEP)
+    return replace(
+        p, events=replace(p.events, step=step), marks=steps_.whole_recording(p.events)
     )
 
 
@@ -221,13 +246,14 @@ def _host_context(prepared: dict[int, _Rank], names: NameTable) -> host.HostCont
     for p in prepared.values():
         gap = p.boundaries.gap.copy()
         gap[p.handoffs.gap] = 0
+        threads = p.handoffs.worker >= 0
         use = gap > 0
         samples.append((p.boundaries.pair[use], gap[use]))
         time = p.boundaries.time
         began = p.handoffs.burst_first >= 0
         wake = np.concatenate([
             (time[p.handoffs.burst_first] - time[p.handoffs.gap])[began],
-            time[p.handoffs.gap + 1] - time[p.handoffs.burst_last],
+            (time[p.handoffs.gap + 1] - time[p.handoffs.burst_last])[threads],
         ])  # fmt: skip
         samples.append((np.full(len(wake), host.WAKE_PAIR, np.int64), wake))
     starts = [int(p.events.start.min()) for p in prepared.values() if len(p.events.start)]
@@ -257,7 +283,7 @@ def _add_rank(
     exec_ns: I64,
     context: host.HostContext,
     names: tuple[str, ...],
-) -> tuple[I64, I64, list[tuple[int, int, int, int]]]:
+) -> tuple[I64, I64, list[tuple[int, ...]]]:
     """Add one rank's tasks and its own waits; returns its device tasks and step marks."""
     events = p.events
     anchors = host.find_anchors(events, p.boundaries, p.calls, p.handoffs, p.marks)
@@ -265,8 +291,12 @@ def _add_rank(
     device = device_.add_device_tasks(
         parts, events, p.call_of, tasks.issue, exec_ns, context.origin_ns, context.skew_name
     )
-    source, target = waits.blocking_calls(events, p.calls, device, p.call_of, names)
+    network = calls_.network_waits(events, p.collectives)
+    source, target = waits.blocking_calls(events, p.calls, device, p.call_of, network, names)
     parts.add_edges(device.finish[source], tasks.block[target], EdgeKind.SYNC)
+    work = p.handoffs.work
+    done = np.where(work >= 0, device.finish[work], -1)
+    parts.add_edges(done, tasks.resume, EdgeKind.SYNC)
     produced, consumed = waits.collective_waits(events, p.collectives, device, p.call_of)
     recorded = waits.recorded_stream_waits(events, device, p.call_of)
     for rows in (produced, consumed, recorded):
@@ -275,12 +305,9 @@ def _add_rank(
         )
         parts.count_dropped("stream wait against the recorded order", contradicted)
         parts.add_edges(device.finish[source], device.begin[target], EdgeKind.EVENT)
-    marks = [
-        (step, events.rank, begin, tasks.mark_end[step])
-        for step, begin in tasks.mark_begin.items()
-        if step in tasks.mark_end
-    ]
-    return device.begin, device.finish, marks
+    begin, end = tasks.mark_begin, tasks.mark_end
+    marks = zip(p.marks.step, [events.rank] * len(begin), begin, end, strict=True)
+    return device.begin, device.finish, list(marks)
 
 
 def _member_tasks(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
 from foretrace.replay.graph import I64
 
 BLOCKING = re.compile(
@@ -58,11 +58,14 @@ def device_call_rows(events: RankEvents) -> I64:
     return result
 
 
-def find_calls(events: RankEvents, call_of: I64, names: tuple[str, ...]) -> Calls:
+def find_calls(
+    events: RankEvents, collectives: RankCollectives, call_of: I64, names: tuple[str, ...]
+) -> Calls:
     """Launching and blocking calls of one rank, in order of start.
 
     Args:
         events: the rank's events.
+        collectives: the rank's communication operations.
         call_of: from :func:`device_call_rows`.
         names: the job's names.
     """
@@ -72,8 +75,20 @@ def find_calls(events: RankEvents, call_of: I64, names: tuple[str, ...]) -> Call
     launches[call_of[work]] = True
     blocks = is_runtime & _named(events, names, BLOCKING)
     blocks |= _blocked_copies(events, call_of, names)
-    rows = np.flatnonzero((launches | blocks) & is_runtime)
+    blocks[network_waits(events, collectives)[1]] = True
+    rows = np.flatnonzero((launches & is_runtime) | blocks)
     return Calls(rows, launches[rows], blocks[rows])
+
+
+def network_waits(events: RankEvents, collectives: RankCollectives) -> tuple[I64, I64]:
+    """``(work row, waiting row)`` of operations that a host thread carries out and one waits for.
+
+    On a GPU such a wait only makes a stream wait; here the host itself blocks.
+    """
+    waited = (collectives.work >= 0) & (collectives.wait >= 0)
+    work, wait = collectives.work[waited], collectives.wait[waited]
+    here = events.device[work] == NETWORK
+    return work[here], wait[here]
 
 
 def _named(events: RankEvents, names: tuple[str, ...], pattern: re.Pattern[str]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 from foretrace.replay.graph import I8, I32, I64
 from foretrace.traces.schema import COLLECTIVE_KINDS, EVENT_KINDS
 from foretrace.traces.store import TraceSet
+
+NETWORK = -2
+"""Device number of host threads that carry out communication."""
 
 KIND = {name: code for code, name in enumerate(EVENT_KINDS)}
 
@@ -148,10 +151,39 @@ def read_rank(trace: TraceSet, rank: int, names: NameTable) -> tuple[RankEvents,
         rank: which rank.
         names: the job's name table; new names are added.
     """
-    return (
-        events_from_table(rank, trace.events(rank, columns=list(EVENT_COLUMNS)), names),
-        collectives_from_table(trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS))),
-    )
+    events = events_from_table(rank, trace.events(rank, columns=list(EVENT_COLUMNS)), names)
+    collectives = collectives_from_table(trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS)))
+    return with_network_lanes(events, collectives), collectives
+
+
+def with_network_lanes(events: RankEvents, collectives: RankCollectives) -> RankEvents:
+    """Communication that host threads carry out (gloo), as work of a device of its own.
+
+    A gloo worker thread is to a rank what a communication stream is to a GPU: calls enqueue
+    operations, the thread runs them in order, hosts wait for their ends. So its rows become
+    rows of the pseudo device ``NETWORK``, caused by the calls that issued them, and every rule
+    for streams applies.
+    """
+    work = collectives.work
+    mine = (work >= 0) & (events.thread[work] >= 0)
+    if not mine.any():
+        return events
+    work, call = work[mine], collectives.call[mine]
+    kind, thread = events.kind.copy(), events.thread.copy()
+    device, stream = events.device.copy(), events.stream.copy()
+    correlation, step = events.correlation.copy(), events.step.copy()
+    kind[work], device[work], stream[work] = KIND["kernel"], NETWORK, events.thread[work]
+    thread[work] = -1
+    issued = call >= 0
+    first = int(correlation.max(initial=0)) + 1
+    correlation[work] = first + np.arange(len(work))
+    correlation[call[issued]] = correlation[work[issued]]
+    kind[call[issued]] = KIND["runtime"]
+    step[work[issued]] = events.step[call[issued]]
+    return replace(
+        events, kind=kind, thread=thread, device=device, stream=stream, correlation=correlation,
+        step=step,
+    )  # fmt: skip
 
 
 def events_from_table(rank: int, table: pa.Table, names: NameTable) -> RankEvents:

@@ -32,6 +32,7 @@ class Boundaries:
         thread: index into ``threads``.
         time: ns.
         label: ``2 * name + is_end``.
+        row: event row that starts or ends there.
         depth: rows open *after* the boundary.
         threads: thread ids.
         first: first boundary of each thread, shape ``(threads + 1,)``.
@@ -40,6 +41,7 @@ class Boundaries:
     thread: I32
     time: I64
     label: I64
+    row: I64
     depth: I32
     threads: I64
     first: I64
@@ -81,7 +83,13 @@ def boundaries(events: RankEvents) -> Boundaries:
     depth = np.cumsum(step)
     # Each thread's steps sum to zero, so the running sum needs no reset between threads.
     return Boundaries(
-        thread[order], time[order], label[order], depth.astype(np.int32), threads, first
+        thread=thread[order],
+        time=time[order],
+        label=label[order],
+        row=np.tile(rows, 2)[order],
+        depth=depth.astype(np.int32),
+        threads=threads,
+        first=first,
     )
 
 

@@ -24,61 +24,95 @@ MIN_COVERAGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """Communication that host threads of the rank carry out (gloo); shape ``(operations,)``.
+
+    Attributes:
+        row: event row, sorted by end.
+        end: end, ns.
+    """
+
+    row: I64
+    end: I64
+
+
+@dataclass(frozen=True, slots=True)
 class Handoffs:
     """Waits of one thread for another's burst; arrays of shape ``(waits,)``.
 
     Attributes:
         waiter: index of the waiting thread.
-        worker: index of the working thread.
         gap: boundary of the waiter behind which it waits.
+        worker: index of the working thread, -1 for communication.
         burst_first: first boundary of the burst; -1 where the worker was already at work.
-        burst_last: the worker's last boundary before the waiter goes on.
+        burst_last: the worker's last boundary before the waiter goes on, -1 for communication.
+        work: event row of the communication that is waited for, -1 for a thread.
     """
 
     waiter: I64
-    worker: I64
     gap: I64
+    worker: I64
     burst_first: I64
     burst_last: I64
+    work: I64
 
 
-def find_handoffs(b: Boundaries, names: tuple[str, ...]) -> Handoffs:
-    """All waits of one rank's threads for another thread's burst.
+def find_handoffs(
+    b: Boundaries, blocking: I64, network: Network, names: tuple[str, ...]
+) -> Handoffs:
+    """All waits of one rank's threads for another thread.
 
-    Two patterns count: the other thread lay idle, began inside the gap and filled most of it;
-    or it is a thread of the autograd engine and was at work through most of the gap.
+    Three patterns count: the other thread lay idle, began inside the gap and filled most of it;
+    it is a thread of the autograd engine and was at work through most of the gap; or it carries
+    out communication that ended late in the gap (a wait inside C++, which leaves no row).
+
+    Args:
+        b: boundaries of the rank's host rows.
+        blocking: rows of blocking calls; the time inside them is explained already.
+        network: communication that the rank's host threads carry out.
+        names: the job's names.
     """
-    wide = np.flatnonzero(b.gap >= MIN_GAP_NS)
+    inside = np.isin(b.row, blocking) & (b.label % 2 == 0)
+    wide = np.flatnonzero((b.gap >= MIN_GAP_NS) & ~inside)
     best = np.full(len(wide), MIN_COVERAGE)
-    worker = np.full(len(wide), -1, np.int64)
-    burst = np.full((len(wide), 2), -1, np.int64)
-    begin, end = b.time[wide], b.time[wide] + b.gap[wide]
+    found = np.full((4, len(wide)), -1, np.int64)
     engine = _engine_threads(b, names)
     for other in range(len(b.threads)):
-        lo, hi = b.first[other], b.first[other + 1]
-        first = lo + np.searchsorted(b.time[lo:hi], begin, side="left")
-        last = lo + np.searchsorted(b.time[lo:hi], end, side="right") - 1
-        ok = (b.thread[wide] != other) & (first <= last)
-        first, last = np.where(ok, first, lo), np.where(ok, last, lo)
-        idle_before = (b.label[first] % 2 == 0) & (b.depth[first] == 1)
-        busy_after = b.depth[last] > 0
-        until = np.where(busy_after, end, b.time[last])
-        since = np.where(idle_before, b.time[first], begin)
-        ok &= (idle_before & ~busy_after) | engine[other]
-        cover = np.where(ok, (until - since) / np.maximum(end - begin, 1), 0.0)
+        cover, first, last = _burst(b, wide, other, bool(engine[other]))
         better = cover > best
         best[better] = cover[better]
-        worker[better] = other
-        burst[better, 0] = np.where(idle_before, first, -1)[better]
-        burst[better, 1] = last[better]
-    keep = worker >= 0
-    return Handoffs(
-        waiter=b.thread[wide][keep].astype(np.int64),
-        worker=worker[keep],
-        gap=wide[keep],
-        burst_first=burst[keep, 0],
-        burst_last=burst[keep, 1],
-    )
+        columns = np.stack([np.full(len(wide), other), first, last, np.full(len(wide), -1)])
+        found[:, better] = columns[:, better]
+    if len(network.row):
+        begin, end = b.time[wide], b.time[wide] + b.gap[wide]
+        at = np.searchsorted(network.end, end, side="right") - 1
+        cover = np.where(at >= 0, (network.end[at] - begin) / np.maximum(end - begin, 1), 0.0)
+        better = cover > best
+        found[:3, better] = -1
+        found[3, better] = network.row[at[better]]
+        best[better] = cover[better]
+    keep = best > MIN_COVERAGE
+    worker, first, last, work = found[:, keep]
+    return Handoffs(b.thread[wide][keep].astype(np.int64), wide[keep], worker, first, last, work)
+
+
+def _burst(
+    b: Boundaries, wide: I64, other: int, engine: bool
+) -> tuple[np.ndarray, I64, I64]:
+    """How much of each wide gap a thread's burst fills, and the burst's ends."""
+    begin, end = b.time[wide], b.time[wide] + b.gap[wide]
+    lo, hi = b.first[other], b.first[other + 1]
+    first = lo + np.searchsorted(b.time[lo:hi], begin, side="left")
+    last = lo + np.searchsorted(b.time[lo:hi], end, side="right") - 1
+    ok = (b.thread[wide] != other) & (first <= last)
+    first, last = np.where(ok, first, lo), np.where(ok, last, lo)
+    idle_before = (b.label[first] % 2 == 0) & (b.depth[first] == 1)
+    busy_after = b.depth[last] > 0
+    until = np.where(busy_after, end, b.time[last])
+    since = np.where(idle_before, b.time[first], begin)
+    ok &= (idle_before & ~busy_after) | engine
+    cover = np.where(ok, (until - since) / np.maximum(end - begin, 1), 0.0)
+    return cover, np.where(idle_before, first, -1), last
 
 
 def _engine_threads(b: Boundaries, names: tuple[str, ...]) -> np.ndarray:

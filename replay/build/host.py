@@ -17,6 +17,7 @@ from foretrace.replay.build.columns import KIND, RankEvents
 from foretrace.replay.build.gaps import Boundaries, TypicalGaps
 from foretrace.replay.build.handoffs import Handoffs
 from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.build.steps import Marks
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
 
 WAKE_NAME = "(thread wake-up)"
@@ -41,7 +42,8 @@ class Anchors:
         kind: TaskKind.
         row: event row, -1 for none.
         resumes: the time before it, back to the thread's previous anchor, is a wait.
-        tag: ``4 * hand-off + role`` at the ends of a wait for another thread, -1 elsewhere.
+        tag: ``4 * hand-off + role`` at the ends of a wait for another thread,
+            ``-2 - 2 * mark`` where a step begins, ``-3 - 2 * mark`` where it ends, else -1.
     """
 
     thread: I64
@@ -60,14 +62,16 @@ class HostTasks:
     Attributes:
         issue: event row -> task that issues its device work (CALL), -1.
         block: event row -> task that waits for the device (SYNC), -1.
-        mark_begin: step number -> MARK task.
-        mark_end: step number -> MARK task.
+        mark_begin: MARK task at the begin of each step mark, shape ``(marks,)``.
+        mark_end: MARK task at its end.
+        resume: task at which each wait for another thread ends, shape ``(hand-offs,)``.
     """
 
     issue: I64
     block: I64
-    mark_begin: dict[int, int]
-    mark_end: dict[int, int]
+    mark_begin: I64
+    mark_end: I64
+    resume: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class HostContext:
 
 
 def find_anchors(
-    events: RankEvents, b: Boundaries, calls: Calls, handoffs: Handoffs, marks: I64
+    events: RankEvents, b: Boundaries, calls: Calls, handoffs: Handoffs, marks: Marks
 ) -> Anchors:
     """Anchors of one rank.
 
@@ -101,7 +105,7 @@ def find_anchors(
         b: boundaries of its host rows.
         calls: launching and blocking calls; a call that does both becomes two anchors.
         handoffs: waits between threads.
-        marks: event rows of step marks on host threads.
+        marks: step marks on host threads.
     """
     start, end = events.start, events.end
     pieces: list[tuple[np.ndarray, ...]] = []
@@ -123,9 +127,10 @@ def find_anchors(
     only = calls.blocks & ~calls.launches
     row = calls.row[only]
     add(lane[only], start[row], end[row], TaskKind.SYNC, row, False, -1)
-    mark_lane = np.searchsorted(b.threads, events.thread[marks])
-    add(mark_lane, start[marks], start[marks], TaskKind.MARK, marks, False, -1)
-    add(mark_lane, end[marks], end[marks], TaskKind.MARK, marks, False, -2)
+    lane = np.searchsorted(b.threads, marks.thread)
+    mark = 2 * np.arange(len(marks.step))
+    add(lane, marks.start, marks.start, TaskKind.MARK, marks.row, False, -2 - mark)
+    add(lane, marks.end, marks.end, TaskKind.MARK, marks.row, False, -3 - mark)
     number = 4 * np.arange(len(handoffs.gap))
     for role, thread, boundary in (
         (GIVE, handoffs.waiter, handoffs.gap),
@@ -322,10 +327,10 @@ def _where(events: RankEvents, anchors: Anchors, task: I64) -> HostTasks:
     calls, syncs = anchors.kind == TaskKind.CALL, anchors.kind == TaskKind.SYNC
     issue[anchors.row[calls]] = task[calls]
     block[anchors.row[syncs]] = task[syncs]
-    marks = np.flatnonzero(anchors.kind == TaskKind.MARK)
-    begins, ends = marks[anchors.tag[marks] != -2], marks[anchors.tag[marks] == -2]
-
-    def by_step(rows: I64) -> dict[int, int]:
-        return {int(events.step[anchors.row[i]]): int(task[i]) for i in rows}
-
-    return HostTasks(issue, block, by_step(begins), by_step(ends))
+    begins = np.flatnonzero((anchors.tag <= -2) & (anchors.tag % 2 == 0))
+    ends = np.flatnonzero((anchors.tag <= -3) & (anchors.tag % 2 == 1))
+    begins = begins[np.argsort(-anchors.tag[begins])]
+    ends = ends[np.argsort(-anchors.tag[ends])]
+    resumes = np.flatnonzero((anchors.tag >= 0) & (anchors.tag % 4 == RESUME))
+    resumes = resumes[np.argsort(anchors.tag[resumes])]
+    return HostTasks(issue, block, task[begins], task[ends], task[resumes])

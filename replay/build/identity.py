@@ -17,7 +17,8 @@ from foretrace.replay.build.columns import RankCollectives, RankEvents
 from foretrace.replay.graph import F32, I8, I32, I64
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
-SEND_RECV = COLLECTIVE_KINDS.index("send_recv")
+SEND, RECV = (COLLECTIVE_KINDS.index(k) for k in ("send", "recv"))
+DIRECTED = (SEND, RECV)
 
 AGREEMENT_NS = 30_000
 """Ends of one collective agree this well on one host (NCCL on 8 GPUs: 2 to 31 us seen)."""
@@ -94,7 +95,7 @@ def communicators(
     stream = np.where(has_work, events.stream[c.work], -1)
     device = np.where(has_work, events.device[c.work], -1)
     members: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i in range(len(c.kind)):
+    for i in np.flatnonzero(~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))):
         if c.group[i] >= 0 and groups[c.group[i]]:
             members["group", groups[c.group[i]], c.key[i]].append(i)
         elif c.comm_id[i]:

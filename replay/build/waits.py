@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from foretrace.replay.build.calls import RETURN_TOLERANCE_NS, Calls
-from foretrace.replay.build.columns import KIND, RankCollectives, RankEvents
+from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
 from foretrace.replay.build.device import DeviceTasks
 from foretrace.replay.graph import I64
 
@@ -23,21 +23,26 @@ Rows = tuple[I64, I64]
 
 
 def blocking_calls(
-    events: RankEvents, calls: Calls, device: DeviceTasks, call_of: I64, names: tuple[str, ...]
+    events: RankEvents,
+    calls: Calls,
+    device: DeviceTasks,
+    call_of: I64,
+    network: Rows,
+    names: tuple[str, ...],
 ) -> Rows:
     """Device work that each blocking call waits for.
 
     A device synchronisation waits for the last work launched before it on every stream; a
     blocking copy for itself; a stream synchronisation for its stream: the recorded one, else that
     of a copy just before it, else the thread's current stream. No measured end is looked at:
-    whether the call really had to wait is the replay's to say.
+    whether the call really had to wait is the replay's to say. A wait for communication that a
+    host thread carries out waits for that operation.
     """
-    sources: list[I64] = []
-    targets: list[I64] = []
+    sources, targets = [network[0]], [network[1]]
     recorded = _recorded_streams(events, call_of)
     own_copy = _first_device_row(events, call_of)
     tails = _StreamTails(events, device)
-    for row in calls.row[calls.blocks]:
+    for row in calls.row[calls.blocks & ~np.isin(calls.row, network[1])]:
         if own_copy[row] >= 0:
             found = own_copy[row : row + 1]
         else:
@@ -47,8 +52,6 @@ def blocking_calls(
                 found = found[events.stream[found] == stream]
         sources.append(found)
         targets.append(np.full(len(found), row))
-    if not sources:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate(sources), np.concatenate(targets)
 
 
@@ -131,14 +134,15 @@ def collective_waits(
     is_comm[collectives.work[collectives.work >= 0]] = True
     rows = device.queue[(call_of[device.queue] >= 0) & ~is_comm[device.queue]]
     rows = rows[np.argsort(device.launched_at[rows], kind="stable")]
-    known = (collectives.work >= 0) & (call_of[collectives.work] >= 0)
+    on_device = (collectives.work >= 0) & (events.device[collectives.work] != NETWORK)
+    known = on_device & (call_of[collectives.work] >= 0)
     work = collectives.work[known]
     launch = call_of[work]
     at = events.start[launch]
     thread = events.thread[call_of[rows]]
     current = _near(device, rows, thread, events.thread[launch], at, -1)
     producer = _near(device, rows, _stream_key(events, rows), _stream_key(events, current), at, -1)
-    waited = (collectives.work >= 0) & (collectives.wait >= 0)
+    waited = on_device & (collectives.wait >= 0)
     wait = collectives.wait[waited]
     consumer = _near(device, rows, thread, events.thread[wait], events.start[wait], 0)
     return (producer, work), (collectives.work[waited], consumer)

@@ -78,32 +78,45 @@ _IN_ARGS = {k: _INTEGER for k in INTEGERS[2:]} | {k: _TEXT for k in TEXTS[2:]}
 _IN_ARGS |= {"Collective name": _MARK}
 
 
-def _key_table(keys: dict[str, int]) -> tuple[U8, I64, I64]:
-    """Keys for the scanner.
+_LONGEST = 40
+"""Keys from this length on are never kept."""
+
+
+def _first_bytes(key: bytes) -> int:
+    """The first eight bytes as one integer."""
+    return int.from_bytes(key[:8], "little", signed=len(key) >= 8)
+
+
+def _key_table(*levels: dict[str, int]) -> tuple[U8, I64, I64]:
+    """Keys of events (level 0) and of arguments (level 1) for the scanner.
 
     Returns:
-        Their bytes; (length, offset, what to do, column) of each, by length; and the row at
-        which each length begins, shape ``(lengths + 1,)``.
+        Their bytes; (first bytes, offset, what to do, column) of each; and the row at which
+        the keys of each level and length begin, shape ``(levels * _LONGEST + 1,)``.
     """
-    keys = dict(sorted(keys.items(), key=lambda item: len(item[0])))
-    text = "".join(keys)
+    text = b""
     rows = []
-    offset = 0
-    for key, action in keys.items():
-        column = 0
-        if action == _INTEGER:
-            column = FIRST_INTEGER + INTEGERS.index(key)
-        elif action == _TEXT:
-            column = FIRST_TEXT + 2 * TEXTS.index(key)
-        rows.append((len(key), offset, action, column))
-        offset += len(key)
-    table = np.array(rows, np.int64)
-    starts = np.searchsorted(table[:, 0], np.arange(table[-1, 0] + 2))
-    return np.frombuffer(text.encode(), np.uint8), table, starts
+    starts = []
+    for keys in levels:
+        for length in range(_LONGEST):
+            starts.append(len(rows))
+            for key in (k for k in keys if len(k) == length):
+                column = 0
+                if keys[key] == _INTEGER:
+                    column = FIRST_INTEGER + INTEGERS.index(key)
+                elif keys[key] == _TEXT:
+                    column = FIRST_TEXT + 2 * TEXTS.index(key)
+                rows.append((_first_bytes(key.encode()), len(text), keys[key], column))
+                text += key.encode()
+    starts.append(len(rows))
+    return (
+        np.frombuffer(text, np.uint8),
+        np.array(rows, np.int64),
+        np.array(starts, np.int64),
+    )
 
 
-_TOP_BYTES, _TOP_KEYS, _TOP_STARTS = _key_table(_TOP)
-_ARG_BYTES, _ARG_KEYS, _ARG_STARTS = _key_table(_IN_ARGS)
+_KEY_BYTES, _KEYS, _KEY_STARTS = _key_table(_TOP, _IN_ARGS)
 _PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
 _TRACE_ROW = np.frombuffer(b'"Trace"', np.uint8)
 _MEMORY_ROW = np.frombuffer(b'"[memory]"', np.uint8)
@@ -120,8 +133,8 @@ _NAME = FIRST_TEXT + 2 * TEXTS.index("name")
 
 @njit(cache=True, nogil=True)
 def _skip_space(buf: U8, p: int, end: int) -> int:
-    at = np.uint64(p)  # indices without a sign spare a test for negative ones
-    while at < end and buf[at] <= _SPACE:
+    at, last = np.uint64(p), np.uint64(end)  # without a sign: spares a test for negative ones
+    while at < last and buf[at] <= _SPACE:
         at += _ONE
     return np.int64(at)
 
@@ -129,8 +142,8 @@ def _skip_space(buf: U8, p: int, end: int) -> int:
 @njit(cache=True, nogil=True)
 def _skip_string(buf: U8, p: int, end: int) -> int:
     """Position after the string that opens at ``p``; -1 cut off, -2 a raw newline inside."""
-    at = np.uint64(p + 1)
-    while at < end:
+    at, last = np.uint64(p + 1), np.uint64(end)
+    while at < last:
         c = buf[at]
         at += _ONE
         if c == _QUOTE:
@@ -146,8 +159,8 @@ def _skip_string(buf: U8, p: int, end: int) -> int:
 def _skip_open(buf: U8, p: int, end: int) -> int:
     """Position after the bracket that closes what is open at ``p``; -1 or -2 as above."""
     depth = 1
-    at = np.uint64(p)
-    while at < end:
+    at, last = np.uint64(p), np.uint64(end)
+    while at < last:
         c = buf[at]
         if c == _QUOTE:
             p = _skip_string(buf, np.int64(at), end)
@@ -191,20 +204,27 @@ def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _find_key(buf: U8, p: int, stop: int, keys: tuple[U8, I64, I64]) -> int:
-    """Row of the key ``buf[p:stop]`` in a key table; -1 if it is not kept."""
-    text, rows, starts = keys
+def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
+    """Row of the key ``buf[p:stop]`` in the key table; -1 if it is not kept."""
     length = stop - p
-    if length + 1 >= len(starts):
+    if length >= _LONGEST:
         return -1
-    for k in range(starts[length], starts[length + 1]):
-        offset = rows[k, 1]
-        i = 0
-        while i < length and buf[p + i] == text[offset + i]:
-            i += 1
-        if i == length:
-            return k
-    return -1
+    k = _KEY_STARTS[level * _LONGEST + length]
+    last = _KEY_STARTS[level * _LONGEST + length + 1]
+    if k == last:
+        return -1
+    first = np.int64(0)
+    for i in range(min(length, 8)):
+        first |= np.int64(buf[p + i]) << (8 * i)
+    while k < last and _KEYS[k, 0] != first:
+        k += 1
+    if k == last:
+        return -1
+    offset = _KEYS[k, 1]
+    for i in range(8, length):
+        if buf[p + i] != _KEY_BYTES[offset + i]:
+            return -1
+    return k
 
 
 @njit(cache=True, nogil=True)
@@ -295,9 +315,9 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
         stop = skip_value(buf, p, end)
         if stop < 0:
             return stop
-        k = _find_key(buf, start, key_end, (_ARG_BYTES, _ARG_KEYS, _ARG_STARTS))
+        k = _find_key(buf, start, key_end, 1)
         if k >= 0:
-            _note(buf, p, stop, row, _ARG_KEYS[k])
+            _note(buf, p, stop, row, _KEYS[k])
         p, ended = _after_member(buf, stop, end)
         if ended:
             return p
@@ -320,12 +340,12 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     key_end, p = _value_of(buf, p, end)
     if p < 0:
         return p
-    k = _find_key(buf, start, key_end, (_TOP_BYTES, _TOP_KEYS, _TOP_STARTS))
-    if k >= 0 and _TOP_KEYS[k, 2] == _ARGS and p < end and buf[p] == _OPEN:
+    k = _find_key(buf, start, key_end, 0)
+    if k >= 0 and _KEYS[k, 2] == _ARGS and p < end and buf[p] == _OPEN:
         return _scan_args(buf, p, end, row)
     stop = skip_value(buf, p, end)
     if k >= 0 and stop >= 0:
-        _note(buf, p, stop, row, _TOP_KEYS[k])
+        _note(buf, p, stop, row, _KEYS[k])
     return stop
 
 

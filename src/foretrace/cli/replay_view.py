@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from foretrace.cli.terminal import duration, number_list, percent, print_line, print_table
 
+MOST_RANKS = 16  # rows of the table of ranks
 COPIED_WARNING = 0.5  # share of the critical path above which an error says little
 
 
@@ -52,18 +53,26 @@ class AlignmentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StallRow:
-    """Host time of a rank beyond what is typical between two calls.
+class RankRow:
+    """How well one rank fits, over all steps.
 
     Attributes:
         rank: rank.
-        ns: per step, mean.
-        share: of the step.
+        start_error_ns: median distance of its device tasks' replayed starts from the measured.
+        start_error_p95_ns: the 95th percentile.
+        waiting_ns: measured waiting inside its collectives.
+        replayed_waiting_ns: the same in the replay.
+        stall_ns: host time beyond what is typical between two calls.
+        stall: the same as a share of the measured steps.
     """
 
     rank: int
-    ns: int
-    share: float
+    start_error_ns: int
+    start_error_p95_ns: int
+    waiting_ns: int
+    replayed_waiting_ns: int
+    stall_ns: int
+    stall: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,8 @@ class ReplayView:
         unmatched: communication operations without a counterpart.
         steps: one row per step.
         alignment: clocks.
-        stalls: one row per rank.
+        start_error_ns: median distance of all device tasks' replayed starts from the measured.
+        per_rank: one row per rank.
         scenarios: one row per what-if.
     """
 
@@ -114,7 +124,8 @@ class ReplayView:
     unmatched: int
     steps: list[StepRow]
     alignment: AlignmentRow
-    stalls: list[StallRow]
+    start_error_ns: int
+    per_rank: list[RankRow]
     scenarios: list[ScenarioRow]
 
 
@@ -124,11 +135,20 @@ def print_view(view: ReplayView) -> None:
         f"{view.trace}: {_count(view.ranks, 'rank')} ({number_list(view.ranks)}), "
         f"{_count(view.steps, 'step')}, {view.tasks:,} tasks, {view.edges:,} dependencies"
     )
+    if view.missing_ranks:
+        print_line(
+            f"not recorded: {_count(view.missing_ranks, 'rank')} "
+            f"({number_list(view.missing_ranks)}); waiting for them stays inside durations"
+        )
     print_line(_clock_line(view))
     print_line()
     _print_steps(view.steps)
     _print_path(view.steps)
-    print_line(_stall_line(view.stalls))
+    print_line(_device_line(view))
+    print_line(_stall_line(view.per_rank))
+    if len(view.ranks) > 1:
+        print_line()
+        _print_ranks(view.per_rank)
     if view.scenarios:
         print_line()
         _print_scenarios(view.scenarios)
@@ -184,14 +204,42 @@ def _print_path(steps: Sequence[StepRow]) -> None:
     print_line(line)
 
 
-def _stall_line(stalls: Sequence[StallRow]) -> str:
-    worst = max(stalls, key=lambda row: row.ns, default=None)
-    if worst is None or worst.ns == 0:
+def _device_line(view: ReplayView) -> str:
+    text = f"device tasks start {duration(view.start_error_ns)} off (median)"
+    if view.unmatched:
+        text += f"; {view.unmatched:,} communication operations have no counterpart"
+    return text
+
+
+def _stall_line(ranks: Sequence[RankRow]) -> str:
+    worst = max(ranks, key=lambda row: row.stall_ns, default=None)
+    if worst is None or worst.stall_ns == 0:
         return "host stalls: none"
     return (
-        f"host stalls: most on rank {worst.rank}, {duration(worst.ns)} a step "
-        f"({percent(worst.share)}); what-if: stall=0"
+        f"host stalls: most on rank {worst.rank}, {duration(worst.stall_ns)}, "
+        f"{percent(worst.stall)} of the steps; try --what-if 'stall=0'"
     )
+
+
+def _print_ranks(ranks: Sequence[RankRow]) -> None:
+    """The ranks that fit worst come first where there are too many for a screen."""
+    shown = sorted(ranks, key=lambda row: -row.start_error_ns)[:MOST_RANKS]
+    print_table(
+        ("rank", "starts off by", "95 %", "waits measured", "replayed", "host stall"),
+        [
+            (
+                str(row.rank),
+                duration(row.start_error_ns),
+                duration(row.start_error_p95_ns),
+                duration(row.waiting_ns),
+                duration(row.replayed_waiting_ns),
+                percent(row.stall),
+            )
+            for row in sorted(shown, key=lambda row: row.rank)
+        ],
+    )
+    if len(shown) < len(ranks):
+        print_line(f"({len(ranks) - len(shown)} ranks that fit better are left out)")
 
 
 def _print_scenarios(scenarios: Sequence[ScenarioRow]) -> None:
