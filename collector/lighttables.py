@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from foretrace.collector.annotations import event_table
 from foretrace.collector.calls import OPERATORS
+from foretrace.collector.implied import IMPLIED_NAME, implied_waits, never_busy
 from foretrace.collector.overlay import as_table, call_row
-from foretrace.collector.spool import Recording
+from foretrace.collector.spool import Recording, Wait
 from foretrace.collector.waits import WAIT_NAME
-from foretrace.traces.schema import EVENTS, arrow_schema
 
 
 @dataclass(slots=True)
@@ -48,15 +49,18 @@ def light_tables(recording: Recording) -> tuple[pa.Table, pa.Table]:
         _Event("host_op", f"c10d::{c.operator}", c.start_ns, c.end_ns, c.thread)
         for c in recording.calls
     ]
-    waits = [
-        _Event("annotation", WAIT_NAME, w.start_ns, w.end_ns, w.thread) for w in recording.waits
-    ]
     works = _executions(recording)
+    implied = _implied(recording, works)
+    waits = [
+        _Event("annotation", name, w.start_ns, w.end_ns, w.thread)
+        for name, group in ((WAIT_NAME, recording.waits), (IMPLIED_NAME, implied))
+        for w in group
+    ]
     listed = [*marks, *calls, *waits, *works.values()]
     order = sorted(range(len(listed)), key=lambda i: (listed[i].start_ns, -listed[i].end_ns))
     row_of = {id(listed[i]): row for row, i in enumerate(order)}
     first_wait: dict[int, int] = {}
-    for wait, event in zip(recording.waits, waits, strict=True):
+    for wait, event in zip([*recording.waits, *implied], waits, strict=True):
         first_wait.setdefault(wait.ident, row_of[id(event)])
     rows = []
     for call, event in zip(recording.calls, calls, strict=True):
@@ -66,6 +70,15 @@ def light_tables(recording: Recording) -> tuple[pa.Table, pa.Table]:
             row["work_event"] = row_of[id(works[call.ident])]
         rows.append(row)
     return _event_table([listed[i] for i in order], recording), as_table(rows)
+
+
+def _implied(recording: Recording, works: dict[int, _Event]) -> list[Wait]:
+    """Waits of DDP's reducer on the host; on a device it makes streams wait instead."""
+    ends = [
+        works[c.ident].end_ns if c.ident in works and works[c.ident].device < 0 else -1
+        for c in recording.calls
+    ]
+    return implied_waits(recording, np.array(ends, np.int64), never_busy)
 
 
 def _executions(recording: Recording) -> dict[int, _Event]:
@@ -131,12 +144,7 @@ def _event_table(events: list[_Event], recording: Recording) -> pa.Table:
         "stream": [e.stream for e in events],
         "step": _steps(start, recording),
     }
-    arrays = []
-    for column in EVENTS:
-        values = columns.get(column.name, [column.absent] * len(events))
-        plain = pa.string() if pa.types.is_dictionary(column.type) else column.type
-        arrays.append(pa.array(values, plain).cast(column.type))
-    return pa.table(arrays, schema=arrow_schema("events"))
+    return event_table(columns, len(events))
 
 
 def _steps(start_ns: np.ndarray[Any, np.dtype[np.int64]], recording: Recording) -> Any:

@@ -28,6 +28,7 @@ class Rows:
         names: distinct names.
         code: index into ``names``.
         host: whether it is a host operator or annotation.
+        operators: rows that are host operators.
         start_ns: start.
         end_ns: end.
         thread: host thread.
@@ -36,6 +37,7 @@ class Rows:
     names: list[str]
     code: NDArray[np.int32]
     host: Mask
+    operators: I64
     start_ns: I64
     end_ns: I64
     thread: I64
@@ -51,6 +53,9 @@ class Rows:
             names=names,
             code=code,
             host=np.isin(kind, wanted),
+            operators=np.flatnonzero(kind == kinds.index("host_op"))
+            if "host_op" in kinds
+            else np.zeros(0, np.int64),
             start_ns=start,
             end_ns=start + _ints(events, "dur_ns"),
             thread=_ints(events, "thread"),

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from foretrace.collector.annotations import Moved, with_annotations
 from foretrace.collector.calls import OPERATORS
+from foretrace.collector.implied import IMPLIED_NAME, idle_by_events, implied_waits
 from foretrace.collector.matching import Rows, gloo_work_rows, rows_inside, rows_of_spans
 from foretrace.collector.spool import Call, Group, Recording, Wait
 from foretrace.collector.waits import WAIT_NAME
@@ -49,8 +51,8 @@ class Links:
 
 def overlay(
     events: pa.Table, imported: pa.Table, recording: Recording, group_of: Sequence[int]
-) -> pa.Table:
-    """The collectives table of a rank that the hooks watched.
+) -> tuple[pa.Table, pa.Table]:
+    """Events and collectives of a rank that the hooks watched.
 
     Args:
         events: events, sorted.
@@ -59,11 +61,17 @@ def overlay(
         group_of: for each group of the importer, its place in the joined list of groups.
 
     Returns:
-        Rows in issue order, columns of ``schema.COLLECTIVES``. Imported rows that no call
-        explains are kept as they were.
+        Events with an annotation added for each implied wait, and collectives in issue order,
+        columns of ``schema.COLLECTIVES``. Imported rows that no call explains are kept.
     """
     rows = Rows.of(events)
     links = find_links(rows, recording)
+    implied = _implied(rows, links, recording)
+    if implied:
+        events, moved = with_annotations(events, implied, IMPLIED_NAME)
+        links = _moved_links(links, moved, implied, recording)
+        imported = _moved_events(imported, moved)
+        rows = Rows.of(events)
     found: list[Row] = imported.to_pylist()
     kernels = [i for i, row in enumerate(found) if row["source"] != "gloo"]
     pairs = _pairs(events, rows, links, recording.calls, [found[i] for i in kernels])
@@ -75,7 +83,30 @@ def overlay(
             event = row["call_event"] if row["call_event"] >= 0 else row["work_event"]
             merged.append((int(rows.start_ns[event]), row | {"group": group}))
     merged.sort(key=lambda pair: pair[0])
-    return as_table([row for _, row in merged])
+    return events, as_table([row for _, row in merged])
+
+
+def _implied(rows: Rows, links: Links, recording: Recording) -> list[Wait]:
+    end_ns = np.where(links.work >= 0, rows.end_ns[np.maximum(links.work, 0)], -1)
+    return implied_waits(recording, end_ns, idle_by_events(rows)) if len(end_ns) else []
+
+
+def _moved_links(
+    links: Links, moved: Moved, implied: Sequence[Wait], recording: Recording
+) -> Links:
+    wait = moved.old(links.wait)
+    number = {call.ident: i for i, call in enumerate(recording.calls)}
+    wait[[number[w.ident] for w in implied]] = moved.added
+    return Links(moved.old(links.call), moved.old(links.work), wait)
+
+
+def _moved_events(imported: pa.Table, moved: Moved) -> pa.Table:
+    """Collectives that point to the events' new rows."""
+    for name in ("call_event", "work_event", "wait_event"):
+        at = imported.schema.get_field_index(name)
+        rows = moved.old(np.asarray(imported.column(name).to_numpy(), np.int64))
+        imported = imported.set_column(at, imported.schema.field(at), pa.array(rows, pa.int64()))
+    return imported
 
 
 def _explained(found: list[Row], links: Links) -> set[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foretrace.collector.cudatimer import CudaTimer
 from foretrace.collector.hook import CollectiveHook, describe_group
 from foretrace.collector.options import Detail
@@ -28,7 +30,7 @@ class Probes:
         self.first_failure = ""
         self._light = detail == "light"
         self._timer = _device_timer() if self._light else None
-        self.recorder = Recorder(describe_group, timer=self._timer)
+        self.recorder = Recorder(describe_group, timer=self._timer, backward=_backward_pass())
         self._calls = CollectiveHook(self.recorder, self._note, completions=self._light)
         self._waits = WaitHook(self.recorder, self._note, annotate=not self._light)
         self._installed = False
@@ -74,6 +76,12 @@ class Probes:
     def _note(self, error: BaseException) -> None:
         self.failures += 1
         self.first_failure = self.first_failure or f"{type(error).__name__}: {error}"
+
+
+def _backward_pass() -> Callable[[], int]:
+    import torch
+
+    return getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def _device_timer() -> CudaTimer | None:

@@ -79,6 +79,7 @@ class Ticket(NamedTuple):
     dtype: Any
     is_async: int
     splits: tuple[list[int], list[int]] | None
+    backward: int
 
 
 class Recorder:
@@ -91,6 +92,7 @@ class Recorder:
         groups: describes a process group that is seen for the first time.
         clock: ns since the epoch.
         timer: takes device timestamps, None for none.
+        backward: number of the backward pass that runs on this thread, -1 for none.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class Recorder:
         groups: Callable[[Any], GroupState],
         clock: Callable[[], int] = time.time_ns,
         timer: DeviceTimer | None = None,
+        backward: Callable[[], int] = lambda: -1,
     ) -> None:
         self.clock = clock
+        self._backward = backward
         self.timer = timer
         self.own_ns = 0
         self.calls = 0
@@ -113,6 +117,7 @@ class Recorder:
         self._done: list[tuple[int, int, int]] = []
         self._last: dict[int, int] = {}
         self._works: dict[int, int] = {}
+        self._made: set[int] = set()
         self._storages: dict[int, int] = {}
 
     def open(self) -> None:
@@ -145,7 +150,10 @@ class Recorder:
             if tensors:
                 self.timer.reached(ident, tensors[0])
         seq, peer = state.number(operator, root), state.global_rank(root)
-        return Ticket(ident, name, state.index, seq, peer, put, got, dtype, is_async, splits)
+        origin = self._backward()
+        return Ticket(
+            ident, name, state.index, seq, peer, put, got, dtype, is_async, splits, origin
+        )
 
     def _meet(self, group: Any) -> GroupState:
         """The state of a group seen for the first time."""
@@ -174,6 +182,7 @@ class Recorder:
         ident = self._last.get(threading.get_native_id())
         if ident is not None:
             self._works[id(work)] = ident
+            self._made.add(ident)
 
     def remember_outputs(self, ident: int, pointers: Sequence[int]) -> None:
         """Whoever waits for a tensor at one of ``pointers`` waits for call ``ident``."""
@@ -213,11 +222,11 @@ class Recorder:
     def rows(self) -> tuple[list[Call], list[Wait], list[Done]]:
         """All rows kept, calls in the order they were made."""
         ordered = sorted(self._rows, key=lambda row: row[0].ident)
-        calls = [_call(*row) for row in ordered]
+        calls = [_call(*row, row[0].ident in self._made) for row in ordered]
         return calls, [Wait(*row) for row in self._waits], [Done(*row) for row in self._done]
 
 
-def _call(ticket: Ticket, thread: int, start_ns: int, end_ns: int) -> Call:
+def _call(ticket: Ticket, thread: int, start_ns: int, end_ns: int, from_python: bool) -> Call:
     splits = ticket.splits or (None, None)
     return Call(
         ident=ticket.ident,
@@ -234,4 +243,6 @@ def _call(ticket: Ticket, thread: int, start_ns: int, end_ns: int) -> Call:
         is_async=ticket.is_async,
         in_splits=splits[0],
         out_splits=splits[1],
+        backward=ticket.backward,
+        from_python=from_python,
     )

@@ -34,6 +34,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
         is_async: 1 asynchronous, 0 blocking, -1 unknown.
         in_splits: elements sent to each member; None for equal parts.
         out_splits: elements received from each member; None for equal parts.
+        backward: number of the backward pass that issued it, -1 outside of any.
+        from_python: Python code holds its Work; else C++ does (DDP's reducer).
     """
 
     ident: int
@@ -50,6 +52,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     is_async: int
     in_splits: list[int] | None
     out_splits: list[int] | None
+    backward: int = -1
+    from_python: bool = True
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):

@@ -156,7 +156,8 @@ def start_errors(timeline: Timeline, real: Timeline) -> I64:
     """Replayed minus measured start of each task, both counted from the first step's begin."""
     begin = timeline.graph.steps.begin
     shift = real.start_ns[begin].min() - timeline.start_ns[begin].min()
-    return timeline.start_ns + shift - real.start_ns
+    errors: I64 = timeline.start_ns + shift - real.start_ns
+    return errors
 
 
 def null_graph(graph: JobGraph) -> JobGraph:
@@ -234,9 +235,7 @@ def _steps(
     return tuple(result)
 
 
-def _rank(
-    rank: int, timeline: Timeline, real: Timeline, slack: I64, error: I64
-) -> RankAccuracy:
+def _rank(rank: int, timeline: Timeline, real: Timeline, slack: I64, error: I64) -> RankAccuracy:
     graph = timeline.graph
     mine = graph.rank == rank
     device = mine & np.isin(graph.kind, DEVICE_STARTS)

@@ -108,4 +108,5 @@ class _warp:  # noqa: N801  (a function with state, made once and called on arra
             return time
         at = np.searchsorted(self.begin, time, side="right") - 1
         inside = np.where(at >= 0, np.minimum(time, self.end[at]) - self.begin[at], 0)
-        return time - (self.before[np.maximum(at, 0)] * (at >= 0) + inside)
+        cut: I64 = self.before[np.maximum(at, 0)] * (at >= 0) + inside
+        return time - cut

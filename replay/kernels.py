@@ -15,7 +15,7 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def topological_order(pred_ptr: I64, pred: I64) -> I64:
     """An order in which every task follows its predecessors (Kahn, first in first out).
 
@@ -59,7 +59,7 @@ def topological_order(pred_ptr: I64, pred: I64) -> I64:
     return order[:tail]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def longest_path(
     dur_ns: I64, pred_ptr: I64, pred: I64, from_start: Bool, delay_ns: I64
 ) -> tuple[I64, I64]:
@@ -91,7 +91,7 @@ def longest_path(
     return start, bound
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def latest_predecessor(
     start_ns: I64, end_ns: I64, pred_ptr: I64, pred: I64, from_start: Bool, delay_ns: I64
 ) -> tuple[I64, I64]:

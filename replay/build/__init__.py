@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrace.replay.align import ANCHOR_KINDS, Alignment, align
 from foretrace.replay.build import calls as calls_
+from foretrace.replay.build import context as context_
 from foretrace.replay.build import device as device_
 from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, waits
 from foretrace.replay.build import steps as steps_
@@ -24,12 +25,11 @@ from foretrace.replay.build.columns import (
     read_rank,
 )
 from foretrace.replay.build.constants import Constant, with_constants
+from foretrace.replay.build.context import Context
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
 from foretrace.traces.store import TraceSet
-
-JOIN_NAME = "(last arrival)"
 
 SYNC_COST_PERCENTILE = 10.0
 """The own cost of a blocking call: what the quickest of them took, having nothing to wait for."""
@@ -139,7 +139,7 @@ def build_from_arrays(recording: Recording, borrow: frozenset[int] = frozenset()
     member = _member_tasks(prepared, matches, begins)
     rendezvous.add_rendezvous(
         parts, matches, halves, member, _member_tasks(prepared, matches, finishes),
-        names.number(JOIN_NAME),
+        names.number(context_.JOIN_NAME),
     )  # fmt: skip
     finish = _member_tasks(prepared, matches, finishes)
     rendezvous.label_collectives(parts, matches, np.concatenate([member, finish]))
@@ -162,7 +162,8 @@ def _match_and_align(
         for rank, (events, collectives) in tables.items()
         for c in identity.communicators(rank, events, collectives, groups[rank])
     ]
-    matches = identity.match(comms, {})
+    sent = identity.messages({r: c for r, (_, c) in tables.items()}, groups)
+    matches = identity.match(comms, sent, {})
     count = np.diff(matches.ptr)
     ends = _member_times(tables, matches, "end")
     keep = np.isin(matches.kind, ANCHOR_KINDS)
@@ -216,9 +217,7 @@ def _network(events: RankEvents) -> handoffs.Network:
 def _as_one_step(p: _Rank) -> _Rank:
     """A recording without step marks is one step."""
     step = np.full_like(p.events.step, steps_.ONLY_STEP)
-    return replace(
-        p, events=replace(p.events, step=step), marks=steps_.whole_recording(p.events)
-    )
+    return replace(p, events=replace(p.events, step=step), marks=steps_.whole_recording(p.events))
 
 
 def _split(
@@ -240,7 +239,7 @@ def _split(
     return halves, exec_ns
 
 
-def _host_context(prepared: dict[int, _Rank], names: NameTable) -> host.HostContext:
+def _host_context(prepared: dict[int, _Rank], names: NameTable) -> Context:
     """Typical gaps over all ranks, and the begin of the window."""
     samples = []
     for p in prepared.values():
@@ -255,15 +254,15 @@ def _host_context(prepared: dict[int, _Rank], names: NameTable) -> host.HostCont
             (time[p.handoffs.burst_first] - time[p.handoffs.gap])[began],
             (time[p.handoffs.gap + 1] - time[p.handoffs.burst_last])[threads],
         ])  # fmt: skip
-        samples.append((np.full(len(wake), host.WAKE_PAIR, np.int64), wake))
+        samples.append((np.full(len(wake), gaps.WAKE_PAIR, np.int64), wake))
     starts = [int(p.events.start.min()) for p in prepared.values() if len(p.events.start)]
-    return host.HostContext(
+    return Context(
         typical=gaps.typical_gaps(samples),
         sync_cost_ns=_sync_cost(prepared),
         origin_ns=min(starts),
-        wake_name=names.number(host.WAKE_NAME),
-        stall_name=names.number(host.STALL_NAME),
-        skew_name=names.number(host.SKEW_NAME),
+        wake_name=names.number(context_.WAKE_NAME),
+        stall_name=names.number(context_.STALL_NAME),
+        skew_name=names.number(context_.SKEW_NAME),
     )
 
 
@@ -281,16 +280,14 @@ def _add_rank(
     parts: GraphParts,
     p: _Rank,
     exec_ns: I64,
-    context: host.HostContext,
+    context: Context,
     names: tuple[str, ...],
 ) -> tuple[I64, I64, list[tuple[int, ...]]]:
     """Add one rank's tasks and its own waits; returns its device tasks and step marks."""
     events = p.events
     anchors = host.find_anchors(events, p.boundaries, p.calls, p.handoffs, p.marks)
     tasks = host.add_host_tasks(parts, events, p.boundaries, anchors, context)
-    device = device_.add_device_tasks(
-        parts, events, p.call_of, tasks.issue, exec_ns, context.origin_ns, context.skew_name
-    )
+    device = device_.add_device_tasks(parts, events, p.call_of, tasks.issue, exec_ns, context)
     network = calls_.network_waits(events, p.collectives)
     source, target = waits.blocking_calls(events, p.calls, device, p.call_of, network, names)
     parts.add_edges(device.finish[source], tasks.block[target], EdgeKind.SYNC)
@@ -305,8 +302,11 @@ def _add_rank(
         )
         parts.count_dropped("stream wait against the recorded order", contradicted)
         parts.add_edges(device.finish[source], device.begin[target], EdgeKind.EVENT)
-    begin, end = tasks.mark_begin, tasks.mark_end
-    marks = zip(p.marks.step, [events.rank] * len(begin), begin, end, strict=True)
+    begin, end, step = tasks.mark_begin, tasks.mark_end, p.marks.step
+    if not events.is_host.any() and len(device.queue):
+        begin, end = device_.add_device_marks(parts, events, device, context)
+        step = np.array([steps_.ONLY_STEP], np.int32)
+    marks = zip(step, [events.rank] * len(begin), begin, end, strict=True)
     return device.begin, device.finish, list(marks)
 
 

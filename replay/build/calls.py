@@ -17,7 +17,7 @@ SYNCHRONOUS_COPY = re.compile(r"^(cuda|hip)Memcpy(2D|3D)?(_ptds|_v\d+)?$|WithStr
 PAGEABLE_TO_HOST = re.compile(r"DtoH.*Pageable|CopyDeviceToHost")
 
 BLOCKED_COPY_NS = 100_000
-"""An asynchronous copy call that lasts this long and returns after its copy has ended was blocked."""
+"""A copy call that lasts this long and returns after its copy has ended was blocked."""
 
 RETURN_TOLERANCE_NS = 3_000
 """Clock resolution between host and device rows of one rank."""

@@ -105,7 +105,8 @@ class RankEvents:
     def is_host(self) -> np.ndarray:
         """Rows of host threads that the graph uses (operators, calls, annotations)."""
         host = np.isin(self.kind, [KIND["host_op"], KIND["runtime"], KIND["annotation"]])
-        return host & (self.thread != -1)
+        result: np.ndarray = host & (self.thread != -1)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,7 @@ def with_constants(
         borrow: ranks whose own times say nothing; they take the other ranks' constants.
     """
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    label = _labels(
-        graph.edge_kind, graph.kind[graph.pred], graph.kind[target], graph.rank[target]
-    )
+    label = _labels(graph.edge_kind, graph.kind[graph.pred], graph.kind[target], graph.rank[target])
     constants: tuple[Constant, ...] = ()
     for _ in range(ROUNDS):
         constants = _estimate(graph, label, borrow)
@@ -102,9 +100,7 @@ def _labels(
     return number
 
 
-def _estimate(
-    graph: JobGraph, label: np.ndarray, borrow: frozenset[int]
-) -> tuple[Constant, ...]:
+def _estimate(graph: JobGraph, label: np.ndarray, borrow: frozenset[int]) -> tuple[Constant, ...]:
     """One round: slack beyond each task's deciding predecessor."""
     from_start = counts_from_start(graph)
     _, bound = latest_predecessor(
@@ -121,9 +117,7 @@ def _estimate(
     tasks = tasks[np.argsort(graph.measured_start_ns[tasks], kind="stable")]
     edge = bound[tasks]
     pred = graph.pred[edge]
-    ready = np.where(
-        from_start[edge], graph.measured_start_ns[pred], graph.measured_end_ns[pred]
-    )
+    ready = np.where(from_start[edge], graph.measured_start_ns[pred], graph.measured_end_ns[pred])
     slack = graph.measured_start_ns[tasks] - ready
     own = label[edge]
     ranks = np.unique(graph.rank[graph.rank >= 0])

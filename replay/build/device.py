@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.build.context import Context
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
 
@@ -43,8 +44,7 @@ def add_device_tasks(
     call_of: I64,
     issue: I64,
     exec_ns: I64,
-    origin_ns: int,
-    skew_name: int,
+    context: Context,
 ) -> DeviceTasks:
     """Add the tasks of one rank's streams, their stream order and their launches.
 
@@ -55,8 +55,7 @@ def add_device_tasks(
         issue: task that issues the work of a runtime row, -1.
         exec_ns: for communication rows their execution without waiting, -1 for other rows;
             shape ``(rows,)``.
-        origin_ns: begin of the recorded window.
-        skew_name: name number of initial conditions.
+        context: what all ranks share.
     """
     rows = np.flatnonzero(events.is_device_work)
     order = np.lexsort(
@@ -70,8 +69,13 @@ def add_device_tasks(
     comm = exec_ns[rows] >= 0
     kinds = np.array([TASK_OF_EVENT.get(k, 0) for k in range(256)], np.int8)[events.kind[rows]]
     start, end = events.start[rows], events.end[rows]
-    shared = {"rank": events.rank, "lane": lane, "name": events.name[rows],
-              "event": rows, "step": events.step[rows]}  # fmt: skip
+    shared: dict[str, np.ndarray | int] = {
+        "rank": events.rank,
+        "lane": lane,
+        "name": events.name[rows],
+        "event": rows,
+        "step": events.step[rows],
+    }
     begin = parts.add_tasks(
         np.where(comm, np.int8(TaskKind.ARRIVE), kinds), np.where(comm, 0, end - start), start,
         np.where(comm, start, end), **shared,
@@ -94,8 +98,8 @@ def add_device_tasks(
     orphan = launch < 0
     orphan[1:] &= ~ordered
     skew = parts.add_tasks(
-        TaskKind.SKEW, np.maximum(start[orphan] - origin_ns, 0), np.full(orphan.sum(), origin_ns),
-        start[orphan], rank=events.rank, lane=lane[orphan], name=skew_name,
+        TaskKind.SKEW, np.maximum(start[orphan] - context.origin_ns, 0),
+        np.full(int(orphan.sum()), context.origin_ns), start[orphan], rank=events.rank, lane=lane[orphan], name=context.skew_name,
     )  # fmt: skip
     parts.add_edges(skew, begin[orphan], EdgeKind.STREAM)
     launched_at = np.full(len(events.kind), np.iinfo(np.int64).min)
@@ -104,6 +108,26 @@ def add_device_tasks(
     return DeviceTasks(
         _by_row(events, rows, begin), _by_row(events, rows, finish), rows, key, launched_at
     )
+
+
+def add_device_marks(
+    parts: GraphParts, events: RankEvents, device: DeviceTasks, context: Context
+) -> tuple[I64, I64]:
+    """Step marks of a rank without host rows: its first work begins the step, its last ends it."""
+    rows = device.queue
+    begin_ns, end_ns = events.start[rows].min(), events.end[rows].max()
+    lane = parts.lane(events.rank, int(events.device[rows[0]]), int(events.stream[rows[0]]))
+    shared = {"rank": events.rank, "lane": lane}
+    late = np.array([begin_ns - context.origin_ns])
+    origin = np.array([context.origin_ns])
+    skew = parts.add_tasks(TaskKind.SKEW, late, origin, late + origin, **shared)
+    none = np.zeros(1, np.int64)
+    begin = parts.add_tasks(TaskKind.MARK, none, none + begin_ns, none + begin_ns, **shared)
+    end = parts.add_tasks(TaskKind.MARK, none, none + end_ns, none + end_ns, **shared)
+    parts.add_edges(skew, begin, EdgeKind.MARK)
+    last = device.finish[rows]
+    parts.add_edges(last, np.broadcast_to(end, last.shape), EdgeKind.MARK)
+    return begin, end
 
 
 OVERLAP_TOLERANCE_NS = 2_000

@@ -20,6 +20,9 @@ MIN_SAMPLES = 8
 MIN_STALL_NS = 20_000
 """Excess below this is ordinary variation and stays host work."""
 
+WAKE_PAIR = -1
+"""Label of the time between giving way and another thread's start, among the pairs' labels."""
+
 FENCE_MADS = 6.0
 """A gap is a stall when it lies this many (normal-scaled) median deviations above the median."""
 

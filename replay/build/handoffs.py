@@ -96,9 +96,7 @@ def find_handoffs(
     return Handoffs(b.thread[wide][keep].astype(np.int64), wide[keep], worker, first, last, work)
 
 
-def _burst(
-    b: Boundaries, wide: I64, other: int, engine: bool
-) -> tuple[np.ndarray, I64, I64]:
+def _burst(b: Boundaries, wide: I64, other: int, engine: bool) -> tuple[np.ndarray, I64, I64]:
     """How much of each wide gap a thread's burst fills, and the burst's ends."""
     begin, end = b.time[wide], b.time[wide] + b.gap[wide]
     lo, hi = b.first[other], b.first[other + 1]

@@ -14,18 +14,12 @@ import numpy as np
 
 from foretrace.replay.build.calls import Calls
 from foretrace.replay.build.columns import KIND, RankEvents
-from foretrace.replay.build.gaps import Boundaries, TypicalGaps
+from foretrace.replay.build.context import Context
+from foretrace.replay.build.gaps import WAKE_PAIR, Boundaries, TypicalGaps
 from foretrace.replay.build.handoffs import Handoffs
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.build.steps import Marks
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
-
-WAKE_NAME = "(thread wake-up)"
-STALL_NAME = "(host stall)"
-SKEW_NAME = "(enters the window)"
-WAKE_PAIR = -1
-"""Label of the time between giving way and the other thread's start, in the gap statistics."""
-
 
 NO_ROW = -1
 GIVE, RESUME, BURST_FIRST, BURST_LAST = range(4)
@@ -74,27 +68,6 @@ class HostTasks:
     resume: I64
 
 
-@dataclass(frozen=True, slots=True)
-class HostContext:
-    """What all ranks share while host tasks are built.
-
-    Attributes:
-        typical: typical gaps, pooled over ranks.
-        sync_cost_ns: a blocking call's own cost.
-        origin_ns: begin of the recorded window on the aligned clock.
-        wake_name: name number of thread wake-ups.
-        stall_name: name number of stalls.
-        skew_name: name number of initial conditions.
-    """
-
-    typical: TypicalGaps
-    sync_cost_ns: int
-    origin_ns: int
-    wake_name: int
-    stall_name: int
-    skew_name: int
-
-
 def find_anchors(
     events: RankEvents, b: Boundaries, calls: Calls, handoffs: Handoffs, marks: Marks
 ) -> Anchors:
@@ -111,7 +84,7 @@ def find_anchors(
     pieces: list[tuple[np.ndarray, ...]] = []
 
     def add(
-        thread: I64, at: I64, until: I64, kind: TaskKind, row: I64, resumes: bool, tag: I64 | int
+        thread: I64, at: I64, until: I64, kind: TaskKind, row: I64, *, resumes: bool, tag: I64 | int
     ) -> None:
         columns = (thread, at, until, kind, row, resumes, tag)
         pieces.append(tuple(np.broadcast_to(np.asarray(c), at.shape) for c in columns))
@@ -121,16 +94,16 @@ def find_anchors(
     row = calls.row[issue]
     # A call that launches and blocks: its issue takes no time of its own, its return is the wait.
     until = np.where(calls.blocks[issue], start[row], end[row])
-    add(lane[issue], start[row], until, TaskKind.CALL, row, False, -1)
+    add(lane[issue], start[row], until, TaskKind.CALL, row, resumes=False, tag=-1)
     row = calls.row[both]
-    add(lane[both], end[row], end[row], TaskKind.SYNC, row, True, -1)
+    add(lane[both], end[row], end[row], TaskKind.SYNC, row, resumes=True, tag=-1)
     only = calls.blocks & ~calls.launches
     row = calls.row[only]
-    add(lane[only], start[row], end[row], TaskKind.SYNC, row, False, -1)
+    add(lane[only], start[row], end[row], TaskKind.SYNC, row, resumes=False, tag=-1)
     lane = np.searchsorted(b.threads, marks.thread)
     mark = 2 * np.arange(len(marks.step))
-    add(lane, marks.start, marks.start, TaskKind.MARK, marks.row, False, -2 - mark)
-    add(lane, marks.end, marks.end, TaskKind.MARK, marks.row, False, -3 - mark)
+    add(lane, marks.start, marks.start, TaskKind.MARK, marks.row, resumes=False, tag=-2 - mark)
+    add(lane, marks.end, marks.end, TaskKind.MARK, marks.row, resumes=False, tag=-3 - mark)
     number = 4 * np.arange(len(handoffs.gap))
     for role, thread, boundary in (
         (GIVE, handoffs.waiter, handoffs.gap),
@@ -141,7 +114,8 @@ def find_anchors(
         resumes = role in (RESUME, BURST_FIRST)
         known = boundary >= 0
         at, tag = b.time[boundary[known]], (number + role)[known]
-        add(thread[known], at, at, TaskKind.HOST, np.full(len(at), NO_ROW), resumes, tag)
+        row = np.full(len(at), NO_ROW)
+        add(thread[known], at, at, TaskKind.HOST, row, resumes=resumes, tag=tag)
     return _sorted_anchors([np.concatenate(c) for c in zip(*pieces, strict=True)])
 
 
@@ -168,7 +142,7 @@ def _sorted_anchors(columns: list[np.ndarray]) -> Anchors:
 
 
 def add_host_tasks(
-    parts: GraphParts, events: RankEvents, b: Boundaries, anchors: Anchors, context: HostContext
+    parts: GraphParts, events: RankEvents, b: Boundaries, anchors: Anchors, context: Context
 ) -> HostTasks:
     """Add the tasks and edges of one rank's host threads.
 
@@ -214,7 +188,7 @@ def add_host_tasks(
         tail[rows] = added
     chain = ~last
     parts.add_edges(tail[chain], task[nxt[chain]], EdgeKind.HOST_ORDER)
-    _add_handoff_edges(parts, anchors, task, tail, lane, context, events.rank)
+    _add_handoff_edges(parts, anchors, task, lane, context, events.rank)
     _add_skews(parts, anchors, task, lane, context, events.rank)
     return _where(events, anchors, task)
 
@@ -268,9 +242,8 @@ def _add_handoff_edges(
     parts: GraphParts,
     anchors: Anchors,
     task: I64,
-    tail: I64,
     lane: np.ndarray,
-    context: HostContext,
+    context: Context,
     rank: int,
 ) -> None:
     """The burst starts after the waiter gave way; the waiter goes on after the burst."""
@@ -304,7 +277,7 @@ def _add_skews(
     anchors: Anchors,
     task: I64,
     lane: np.ndarray,
-    context: HostContext,
+    context: Context,
     rank: int,
 ) -> None:
     """The first anchor of each thread enters the window when it did: an input of the replay."""

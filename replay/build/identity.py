@@ -95,7 +95,7 @@ def communicators(
     stream = np.where(has_work, events.stream[c.work], -1)
     device = np.where(has_work, events.device[c.work], -1)
     members: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i in np.flatnonzero(~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))):
+    for i in np.flatnonzero(~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))).tolist():
         if c.group[i] >= 0 and groups[c.group[i]]:
             members["group", groups[c.group[i]], c.key[i]].append(i)
         elif c.comm_id[i]:
@@ -130,11 +130,77 @@ def _mode(values: I32) -> int:
     return int(np.bincount(known).argmax()) if len(known) else -1
 
 
-def match(comms: list[Communicator], shift_ns: dict[int, int]) -> Matches:
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Sends and receives whose peer is recorded, of all ranks; shape ``(messages,)``.
+
+    Attributes:
+        rank: global rank.
+        operation: row of the rank's collectives.
+        sends: whether it sends.
+        peer: global rank of the other side.
+        group: number of the process group (same ranks, same number), -1 unknown.
+        seq: sequence number, -1 unknown.
+    """
+
+    rank: I32
+    operation: I64
+    sends: np.ndarray
+    peer: I32
+    group: I32
+    seq: I64
+
+
+def messages(
+    tables: dict[int, RankCollectives], groups: dict[int, list[tuple[int, ...]]]
+) -> Messages:
+    """Sends and receives of all ranks, each rank's in issue order."""
+    numbers: dict[tuple[int, ...], int] = {}
+    blocks = []
+    for rank, c in tables.items():
+        rows = np.flatnonzero(np.isin(c.kind, DIRECTED) & (c.peer >= 0))
+        known = [numbers.setdefault(g, len(numbers)) if g else -1 for g in groups[rank]]
+        group = np.array([*known, -1], np.int32)[c.group[rows]]
+        own = np.full(len(rows), rank, np.int32)
+        blocks.append((own, rows, c.kind[rows] == SEND, c.peer[rows], group, c.seq[rows]))
+    return Messages(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+
+
+def pair_messages(m: Messages) -> I64:
+    """Which send meets which receive: ``(send, receive)`` positions, shape ``(pairs, 2)``.
+
+    The n-th send from one rank to another meets the n-th receive there from it, within one
+    process group; n is the recorded sequence number where every message has one.
+    """
+    source = np.where(m.sends, m.rank, m.peer)
+    target = np.where(m.sends, m.peer, m.rank)
+    number = m.seq if (m.seq >= 0).all() else _ordinals(source, target, m.group, m.sends)
+    order = np.lexsort((~m.sends, number, m.group, target, source))
+    a, b = order[:-1], order[1:]
+    meets = m.sends[a] & ~m.sends[b]
+    for column in (source, target, m.group, number):
+        meets &= column[a] == column[b]
+    return np.stack([a[meets], b[meets]], axis=1)
+
+
+def _ordinals(source: I32, target: I32, group: I32, sends: np.ndarray) -> I64:
+    """Position of each message among those of its direction, in issue order."""
+    order = np.lexsort((np.arange(len(source)), sends, group, target, source))
+    keys = np.stack([source, target, group, sends.astype(np.int32)])[:, order]
+    new = np.ones(len(order), bool)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    result = np.empty(len(order), np.int64)
+    result[order] = np.arange(len(order)) - first
+    return result
+
+
+def match(comms: list[Communicator], sent: Messages, shift_ns: dict[int, int]) -> Matches:
     """Join the communicators of all ranks, then their operations.
 
     Args:
         comms: communicators of all ranks.
+        sent: sends and receives, which meet one by one.
         shift_ns: clock correction of each rank, added to its times.
     """
     named: dict[tuple[str, tuple[int, ...]], list[Communicator]] = defaultdict(list)
@@ -146,7 +212,33 @@ def match(comms: list[Communicator], shift_ns: dict[int, int]) -> Matches:
             nameless.append(comm)
     sets = [(members, 1.0) for members in named.values()]
     sets += [(members, 0.7) for members in search_layouts(nameless, shift_ns)]
-    return _match_operations(comms, sets)
+    return _with_messages(_match_operations(comms, sets), sent)
+
+
+def _with_messages(matches: Matches, sent: Messages) -> Matches:
+    """Add the pairs of sends and receives; those without a counterpart are unmatched."""
+    pairs = pair_messages(sent)
+    groups = {g: i for i, g in enumerate(matches.groups)}
+    ends = np.sort(np.stack([sent.rank[pairs[:, 0]], sent.rank[pairs[:, 1]]], axis=1), axis=1)
+    number = [groups.setdefault((int(a), int(b)), len(groups)) for a, b in ends]
+    alone = np.ones(len(sent.rank), bool)
+    alone[pairs.ravel()] = False
+    unmatched = dict(matches.unmatched)
+    for rank in np.unique(sent.rank[alone]):
+        rows = sent.operation[alone & (sent.rank == rank)]
+        unmatched[int(rank)] = np.union1d(unmatched.get(int(rank), rows[:0]), rows)
+    count = np.full(len(pairs), 2)
+    flat = pairs.ravel()
+    return Matches(
+        ptr=np.concatenate([matches.ptr, matches.ptr[-1] + np.cumsum(count)]),
+        rank=np.concatenate([matches.rank, sent.rank[flat]]),
+        operation=np.concatenate([matches.operation, sent.operation[flat]]),
+        kind=np.concatenate([matches.kind, np.full(len(pairs), SEND, np.int8)]),
+        group=np.concatenate([matches.group, np.array(number, np.int32)]),
+        confidence=np.concatenate([matches.confidence, np.ones(len(pairs), np.float32)]),
+        groups=tuple(groups),
+        unmatched=unmatched,
+    )
 
 
 def search_layouts(comms: list[Communicator], shift_ns: dict[int, int]) -> list[list[Communicator]]:
@@ -210,9 +302,8 @@ def _members(
         options.append(fit)
     best: list[Communicator] = []
     for first in options[0]:
-        chosen = [first]
-        for fit in options[1:]:
-            chosen.append(min(fit, key=lambda c: _spread([first, c], shift_ns)))
+        near = [min(fit, key=lambda c: _spread([first, c], shift_ns)) for fit in options[1:]]
+        chosen = [first, *near]
         if not best or _spread(chosen, shift_ns) < _spread(best, shift_ns):
             best = chosen
     return best
@@ -253,7 +344,7 @@ def _match_operations(
     group: list[int] = []
     confidence: list[float] = []
     groups: dict[tuple[int, ...], int] = {}
-    matched: dict[int, list[I64]] = defaultdict(list)
+    matched: dict[int, I64] = defaultdict(lambda: np.zeros(0, np.int64))
     for members, sure in sets:
         if len(members) < 2:
             continue
@@ -272,12 +363,12 @@ def _match_operations(
             group.append(number)
             confidence.append(sure if by_seq else min(sure, 0.9))
         for c, n in zip(members, numbers, strict=True):
-            matched[c.rank].append(c.operations[[n[key] for key in common]])
+            done = np.array([n[key] for key in common], np.int64)
+            matched[c.rank] = np.concatenate([matched[c.rank], c.operations[done]])
     unmatched = {}
     for r in sorted({c.rank for c in comms}):
         every = np.concatenate([c.operations for c in comms if c.rank == r])
-        done = np.concatenate(matched[r]) if matched[r] else np.zeros(0, np.int64)
-        rest = np.setdiff1d(every, done)
+        rest = np.setdiff1d(every, matched[r])
         if len(rest):
             unmatched[r] = rest
     ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

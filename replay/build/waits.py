@@ -17,7 +17,7 @@ from foretrace.replay.graph import I64
 
 DEVICE_SYNC = re.compile(r"(Device|Ctx)Synchronize")
 RECENT_COPY_NS = 100_000
-"""A stream synchronisation this soon after a copy on the same thread waits for the copy's stream."""
+"""A stream synchronisation this soon after a copy on its thread waits for the copy's stream."""
 
 Rows = tuple[I64, I64]
 

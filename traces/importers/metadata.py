@@ -39,6 +39,13 @@ class FileMetadata:
     versions: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
+    def integer(self, key: str, absent: int) -> int:
+        """A number out of ``distributed``; ``absent`` if it has none."""
+        value = self.distributed.get(key)
+        if isinstance(value, str) and value.isdigit():
+            return int(value)
+        return value if isinstance(value, int) else absent
+
 
 def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> FileMetadata:
     """Read what stands before and after the events.

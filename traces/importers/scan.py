@@ -253,14 +253,14 @@ def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _note(buf: U8, p: int, stop: int, row: I64, key: I64) -> None:
-    """Keep the value ``buf[p:stop]`` of a key as the key table says."""
-    action = key[2]
+def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
+    """Keep the value ``buf[p:stop]`` of key ``k`` as the key table says."""
+    action, column = _KEYS[k, 2], _KEYS[k, 3]
     if action == _INTEGER:
         value, ok = first_integer(buf, p, stop)
-        row[key[3]] = value if ok else ABSENT
+        row[column] = value if ok else ABSENT
     elif action == _TEXT:
-        _note_text(buf, p, stop, row, key[3])
+        _note_text(buf, p, stop, row, column)
     elif action == _TIME:
         _note_time(buf, p, stop, row, TS)
     elif action == _DURATION:
@@ -317,7 +317,7 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
             return stop
         k = _find_key(buf, start, key_end, 1)
         if k >= 0:
-            _note(buf, p, stop, row, _KEYS[k])
+            _note(buf, p, stop, row, k)
         p, ended = _after_member(buf, stop, end)
         if ended:
             return p
@@ -345,7 +345,7 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
         return _scan_args(buf, p, end, row)
     stop = skip_value(buf, p, end)
     if k >= 0 and stop >= 0:
-        _note(buf, p, stop, row, _KEYS[k])
+        _note(buf, p, stop, row, k)
     return stop
 
 

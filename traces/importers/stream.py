@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import scan
 from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
 
-CAPACITY = 1 << 16
+CAPACITY = 1 << 15
 """Events of one block at most."""
 
 _ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -26,7 +24,7 @@ class Block:
 
     Attributes:
         text: the text, uint8, shape ``(bytes,)``.
-        rows: one row per event, columns as in :mod:`scan`, shape ``(events, 7)``.
+        rows: one row per event, columns as in :mod:`scan`, shape ``(events, scan.WIDTH)``.
     """
 
     text: scan.U8
@@ -39,6 +37,7 @@ class EventStream:
     Args:
         chunks: the text, in pieces of any size.
         losses: takes note of damaged events.
+        python: read the frames of Python functions too.
 
     Attributes:
         head: text before the events, available once blocks come.
@@ -47,13 +46,14 @@ class EventStream:
         size: bytes read.
     """
 
-    def __init__(self, chunks: Iterable[bytes], losses: Losses) -> None:
+    def __init__(self, chunks: Iterable[bytes], losses: Losses, python: bool = False) -> None:
         self.head = b""
         self.tail = b""
         self.closed = False
         self.size = 0
         self._chunks = iter(chunks)
         self._losses = losses
+        self._python = python
         self._out = np.empty((CAPACITY, scan.WIDTH), np.int64)
 
     def blocks(self) -> Iterator[Block]:
@@ -66,7 +66,6 @@ class EventStream:
         position = self._enter(text)
         more = True
         while not self.closed and (more or position < len(text)):
-            before = position
             n, position, state = self._scan(text, position)
             if n:
                 yield Block(scan.as_array(text), self._out[:n].copy())
@@ -76,10 +75,9 @@ class EventStream:
                 position = self._step_over(text, position)
             elif state == scan.MORE:
                 if not more and position < len(text):
-                    self._losses.add("event cut off by the end of the file", 1, text[position:])
+                    self._losses.add("event cut off by the end of the file", 1, bytes(text[position:]))
                     break
                 text, position, more = self._refill(text, position)
-            del before
         self.tail = bytes(text[position:]) + b"".join(self._counted()) if self.closed else b""
 
     def _counted(self) -> Iterator[bytes]:
@@ -105,7 +103,7 @@ class EventStream:
         stop = following if following > 0 else len(text)
         text[position:stop] = blank_control_bytes(text[position:stop])
         row = self._out[:1]
-        n, _, _ = scan.scan_events(scan.as_array(text), position, stop, row)
+        n, _, _ = scan.scan_events(scan.as_array(text), position, stop, row, True)
         if n:
             return position
         example = bytes(text[position : position + 1000])
@@ -133,7 +131,7 @@ class EventStream:
             if state == scan.DAMAGED:
                 match = _ARRAY_KEY.search(text, int(at))
                 if match:
-                    self._losses.add("damaged metadata", 1, text[int(at) : int(at) + 1000])
+                    self._losses.add("damaged metadata", 1, bytes(text[int(at) : int(at) + 1000]))
                     self.head = bytes(text[: match.end() - 1])
                     return match.end()
                 continue
@@ -152,8 +150,3 @@ def _after_opening(text: bytes | bytearray) -> int:
         raise TraceFormatError("it does not begin like JSON")
     return start + 1
 
-
-def decode_each(text: Any, rows: scan.I64) -> Iterator[bytes]:
-    """The text of each event of a block."""
-    for start, stop in rows[:, :2].tolist():
-        yield text[start:stop].tobytes()
