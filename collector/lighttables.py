@@ -99,7 +99,8 @@ def _on_library_threads(recording: Recording) -> dict[int, _Event]:
     """Collectives whose end the communication library's own thread reported.
 
     Such a thread runs one collective after the other: none starts before the one before it
-    on the same thread has ended.
+    on the same thread has ended. A work that is over before it can be asked for its end
+    reports on the calling thread; which thread ran it is then unknown.
     """
     calls = {c.ident: c for c in recording.calls}
     free_at: dict[int, int] = {}
@@ -109,9 +110,11 @@ def _on_library_threads(recording: Recording) -> dict[int, _Event]:
         if call is None:
             continue
         name = f"gloo:{OPERATORS[call.operator].gloo}"
-        start = min(max(call.start_ns, free_at.get(done.thread, 0)), done.time_ns)
-        found[done.ident] = _Event("annotation", name, start, done.time_ns, done.thread)
-        free_at[done.thread] = done.time_ns
+        thread = done.thread if done.thread != call.thread else -1
+        start = min(max(call.start_ns, free_at.get(thread, 0)), done.time_ns)
+        found[done.ident] = _Event("annotation", name, start, done.time_ns, thread)
+        if thread >= 0:
+            free_at[thread] = done.time_ns
     return found
 
 

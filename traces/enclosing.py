@@ -8,22 +8,19 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 
 
-def enclosing_rows(
-    rows: I64, start_ns: I64, end_ns: I64, thread: I64, at_ns: I64, at_thread: I64
-) -> I64:
+def enclosing_rows(rows: I64, spans: tuple[I64, I64, I64], moments: tuple[I64, I64]) -> I64:
     """For each moment the innermost of ``rows`` that spans it on the same thread.
 
     Args:
         rows: candidate rows of the events table, ascending, hence by start.
-        start_ns: start of every event.
-        end_ns: end of every event.
-        thread: host thread of every event.
-        at_ns: the moments, shape ``(moments,)``.
-        at_thread: thread of each moment, shape ``(moments,)``.
+        spans: start (ns), end (ns) and thread of every event, each of shape ``(events,)``.
+        moments: time (ns) and thread of each moment, each of shape ``(moments,)``.
 
     Returns:
         Row of the events table for each moment, -1 for none, shape ``(moments,)``.
     """
+    start_ns, end_ns, thread = spans
+    at_ns, at_thread = moments
     found = np.full(len(at_ns), -1, np.int64)
     for lane in np.unique(at_thread):
         here = rows[thread[rows] == lane]

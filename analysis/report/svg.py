@@ -36,7 +36,8 @@ def page_style(salt: str) -> AbstractContextManager[None]:
     """
     import matplotlib as mpl
 
-    return mpl.rc_context(_STYLE | {"svg.hashsalt": salt})
+    settings: Any = _STYLE | {"svg.hashsalt": salt}
+    return mpl.rc_context(settings)
 
 
 def inline_svg(figure: Figure, label: str) -> str:

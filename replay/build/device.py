@@ -99,7 +99,8 @@ def add_device_tasks(
     orphan[1:] &= ~ordered
     skew = parts.add_tasks(
         TaskKind.SKEW, np.maximum(start[orphan] - context.origin_ns, 0),
-        np.full(int(orphan.sum()), context.origin_ns), start[orphan], rank=events.rank, lane=lane[orphan], name=context.skew_name,
+        np.full(int(orphan.sum()), context.origin_ns), start[orphan], rank=events.rank,
+        lane=lane[orphan], name=context.skew_name,
     )  # fmt: skip
     parts.add_edges(skew, begin[orphan], EdgeKind.STREAM)
     launched_at = np.full(len(events.kind), np.iinfo(np.int64).min)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from foretrace.traces.collectives import Metadata
+from foretrace.traces.collectives.model import Metadata
 from foretrace.traces.groups import ranks_of
 from foretrace.traces.salvage import Losses, repair
 

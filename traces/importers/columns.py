@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.traces.coded import Coded
 from foretrace.traces.importers import scan
 from foretrace.traces.importers.intern import Interner
 from foretrace.traces.importers.stream import Block
@@ -21,43 +22,12 @@ _MEMORY_KEYS = scan.INTEGERS[-6:]
 _EVENT_KEYS = scan.INTEGERS[:-6]
 
 
-class Coded:
-    """Texts of one column: a number per row, and the distinct texts.
-
-    Attributes:
-        codes: index into ``values`` of each row.
-        values: distinct texts.
-    """
-
-    __slots__ = ("codes", "values")
-
-    def __init__(self, codes: I32, values: list[str]) -> None:
-        self.codes = codes
-        self.values = values
-
-    def __getitem__(self, rows: Any) -> Coded:
-        return Coded(self.codes[rows], self.values)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def text(self, row: int) -> str:
-        """Text of one row."""
-        return self.values[self.codes[row]]
-
-    def marked(self, wanted: Any) -> NDArray[np.bool_]:
-        """Which rows have a text for which ``wanted(text)`` holds; asked once per text."""
-        marks = np.array([bool(wanted(v)) for v in self.values], np.bool_)
-        return marks[self.codes] if len(marks) else np.zeros(len(self.codes), np.bool_)
-
-
 class EventColumns:
     """Gathers the events that last (phase X).
 
     Args:
         losses: takes note of what is left out.
         python: keep the frames of Python functions.
-        annotations: struct of the ``args`` of collectives.
 
     Attributes:
         collectives: text of the events that carry metadata of a collective, by row.

@@ -11,12 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foretrace.traces import arrow
+from foretrace.traces.coded import Coded
 from foretrace.traces.collectives import EventView, collective_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.groups import GroupTable
 from foretrace.traces.importers.ahead import ahead
 from foretrace.traces.importers.collective_args import read_collective
-from foretrace.traces.importers.columns import Coded, EventColumns, MemoryColumns
+from foretrace.traces.importers.columns import EventColumns, MemoryColumns
 from foretrace.traces.importers.metadata import FileMetadata, read_metadata
 from foretrace.traces.importers.scan import ABSENT
 from foretrace.traces.importers.stream import EventStream
@@ -67,8 +68,7 @@ _KIND_OF_CATEGORY = {
     "cuda_event": "sync",
     "python_function": "python",
     "overhead": "overhead",
-    "pid cpu functions": "host_op",  # the first profiler wrote no categories
-    "pid cuda functions": "kernel",
+    "": "host_op",  # the first profiler wrote no categories
 }
 _COLUMN_OF_KEY = {
     "name": "name",
@@ -163,11 +163,8 @@ def _kinds(columns: dict[str, Any]) -> NDArray[np.int8]:
     category: Coded = columns.pop("cat")
     codes = [_CODE[_KIND_OF_CATEGORY.get(c.lower(), "other")] for c in category.values]
     kind = np.array(codes, np.int8)[category.codes]
-    host_op, annotation = _CODE["host_op"], _CODE["annotation"]
-    bare = category.marked(lambda c: c == "")
-    kind[bare] = np.where(columns["correlation"][bare] > 0, kind[bare], host_op)
     is_mark = columns["name"].marked(lambda name: step_of_name(name) >= 0)
-    kind[is_mark & (kind == host_op)] = annotation
+    kind[is_mark & (kind == _CODE["host_op"])] = _CODE["annotation"]
     return kind
 
 

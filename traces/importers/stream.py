@@ -86,7 +86,7 @@ class EventStream:
             yield chunk
 
     def _scan(self, text: bytearray, position: int) -> tuple[int, int, int]:
-        n, position, state = scan.scan_events(scan.as_array(text), position, len(text), self._out)
+        n, position, state = scan.scan_events(scan.as_array(text), position, len(text), self._out, self._python)
         return int(n), int(position), int(state)
 
     def _refill(self, text: bytearray, position: int) -> tuple[bytearray, int, bool]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from foretrace.traces.collectives.inputs import wait_of_inputs
+from foretrace.traces.collectives.model import P2P_KINDS, EventView, Metadata, Operation
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -49,6 +52,46 @@ class Wait:
     at_ns: int
     seq: int
     group: str
+
+
+def fill_waits(
+    events: EventView, metadata: dict[int, Metadata], operations: list[Operation]
+) -> None:
+    """Join the waits to the operations; a wait also tells what the call left out."""
+    calls = [
+        Call(
+            key=i,
+            thread=int(events.thread[op.launch]),
+            at_ns=int(events.start_ns[op.launch]),
+            seq=op.meta.seq,
+            p2p=op.kind in P2P_KINDS,
+            group=op.meta.group_name,
+        )
+        for i, op in enumerate(operations)
+        if op.launch >= 0
+    ]
+    claimed = {op.call_event for op in operations}
+    said: dict[int, Metadata] = {}
+    for row in events.host_rows(lambda name: name == "record_param_comms").tolist():
+        meta = None if row in claimed else _said(events, metadata.get(row), row)
+        if meta is not None:
+            said[row] = meta
+    waits = [
+        Wait(r, int(events.thread[r]), int(events.start_ns[r]), m.seq, m.group_name)
+        for r, m in said.items()
+    ]
+    for i, wait in match_waits(calls, waits).items():
+        meta, told = operations[i].meta, said[wait.row]
+        operations[i].wait_event = wait.row
+        meta.seq = told.seq if meta.seq < 0 < told.seq else meta.seq
+        meta.group_rank = told.group_rank if meta.group_rank < 0 else meta.group_rank
+
+
+def _said(events: EventView, meta: Metadata | None, row: int) -> Metadata | None:
+    """What a record_param_comms row says if it is a wait, None if it is none."""
+    if meta is not None:
+        return meta if meta.collective == "wait" else None
+    return wait_of_inputs(events.inputs.text(row), events.dtypes.text(row))
 
 
 def match_waits(calls: Iterable[Call], waits: Iterable[Wait]) -> dict[int, Wait]:

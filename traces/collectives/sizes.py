@@ -1,0 +1,85 @@
+"""How many bytes an operation moves: from metadata, else from the shapes of operators."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from foretrace.traces.collectives.model import EventView, Metadata, Operation, decoded
+from foretrace.traces.dtypes import element_bytes, scalar_type
+
+Sizes = tuple[tuple[int, str], ...]
+"""(bytes, element type) of tensors, in order."""
+
+_SAME_SIZE = ("all_reduce", "broadcast", "send", "recv", "reduce")
+
+
+@lru_cache(maxsize=1 << 14)
+def _tensor_sizes(shapes: str, dtypes: str) -> Sizes:
+    dims, types = decoded(shapes), decoded(dtypes)
+    if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types):
+        return ()
+    sizes = []
+    for shape, kind in zip(dims, types, strict=True):
+        width = element_bytes(kind) if isinstance(kind, str) else 0
+        flat = isinstance(shape, list) and shape and all(isinstance(d, int) for d in shape)
+        if width and flat:
+            sizes.append((width * int(np.prod(shape, dtype=np.int64)), scalar_type(kind)))
+    return tuple(sizes)
+
+
+def tensor_sizes(events: EventView, *rows: int) -> Sizes:
+    """Sizes of the tensors that the first of ``rows`` with any recorded was given."""
+    for row in rows:
+        if row >= 0:
+            sizes = _tensor_sizes(events.shapes.text(row), events.dtypes.text(row))
+            if sizes:
+                return sizes
+    return ()
+
+
+def fill_bytes(operation: Operation, inputs: Sizes, operands: Sizes) -> None:
+    """Fill in bytes and element type of ``operation``.
+
+    Args:
+        operation: gets them.
+        inputs: what the communication library was given.
+        operands: what the c10d operator was given: (output, input) for its base variants.
+    """
+    meta = operation.meta
+    _from_metadata(operation, meta)
+    if operation.bytes_in < 0 and inputs:
+        operation.bytes_in = sum(size for size, _ in inputs)
+        meta.dtype = inputs[0][1]
+    if len(operands) == 2 and operation.kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        (out, dtype), (put_in, _) = operands
+        operation.bytes_in = put_in if operation.bytes_in < 0 else operation.bytes_in
+        operation.bytes_out = out if operation.bytes_out < 0 else operation.bytes_out
+        meta.dtype = meta.dtype or dtype
+    if operation.kind in _SAME_SIZE and operation.bytes_out < 0:
+        operation.bytes_out = operation.bytes_in
+    if operation.kind == "send":
+        operation.bytes_out = min(operation.bytes_out, 0)
+    if operation.kind == "recv":
+        operation.bytes_in = min(operation.bytes_in, 0)
+
+
+def _from_metadata(operation: Operation, meta: Metadata) -> None:
+    width = element_bytes(meta.dtype)
+    meta.dtype = scalar_type(meta.dtype) or meta.dtype
+    if width and meta.in_elements >= 0:
+        operation.bytes_in = meta.in_elements * width
+    if width and meta.out_elements >= 0:
+        operation.bytes_out = meta.out_elements * width
+
+
+def fill_by_group_size(operation: Operation) -> None:
+    """What one side of an all-gather or reduce-scatter tells of the other."""
+    size = operation.meta.group_size
+    if size <= 0 or operation.bytes_in < 0 or operation.bytes_out >= 0:
+        return
+    if operation.kind == "all_gather":
+        operation.bytes_out = operation.bytes_in * size
+    elif operation.kind == "reduce_scatter":
+        operation.bytes_out = operation.bytes_in // size
