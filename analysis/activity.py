@@ -150,17 +150,12 @@ def compute_tasks(graph: JobGraph) -> NDArray[np.bool_]:
 
 
 def arrivals(graph: JobGraph) -> I64:
-    """The ARRIVE task of each COMM task on the same rank, shape ``(n,)``; -1 elsewhere."""
-    comm = np.flatnonzero(graph.kind == TaskKind.COMM)
-    arrive = np.flatnonzero(graph.kind == TaskKind.ARRIVE)
+    """The ARRIVE task that each COMM task follows on its rank, shape ``(n,)``; -1 elsewhere."""
+    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
+    own = (graph.kind[target] == TaskKind.COMM) & (graph.kind[graph.pred] == TaskKind.ARRIVE)
+    own &= graph.rank[target] == graph.rank[graph.pred]
     found = np.full(len(graph), -1, np.int64)
-    if not len(arrive) or not len(comm):
-        return found
-    key = graph.collective.astype(np.int64) * (int(graph.rank.max()) + 1) + graph.rank
-    order = arrive[np.argsort(key[arrive], kind="stable")]
-    at = np.minimum(np.searchsorted(key[order], key[comm]), len(order) - 1)
-    same = key[order[at]] == key[comm]
-    found[comm[same]] = order[at[same]]
+    found[target[own]] = graph.pred[own]
     return found
 
 

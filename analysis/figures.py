@@ -30,9 +30,9 @@ COLOURS = {
     "idle_rank": "#cc79a7",
     "idle_host": "#d55e00",
     "idle_stall": "#f0e442",
-    "idle_dependency": "#8a8a8a",
-    "idle_unexplained": "#b4b4b4",
-    "idle_no_work": "#dcdcdc",
+    "idle_dependency": "#6f6f6f",
+    "idle_unexplained": "#a3a3a3",
+    "idle_no_work": "#80808050",
     "host_work": "#56b4e9",
 }
 """Colour of each class of :data:`foretrace.analysis.strips.CLASSES`."""
@@ -188,7 +188,8 @@ def _window(timeline: Timeline, step: int | None) -> tuple[int, int]:
 
 
 def _rgba(colour: str) -> tuple[int, int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16), 255
+    channels = bytes.fromhex(colour[1:].ljust(8, "f"))
+    return channels[0], channels[1], channels[2], channels[3]
 
 
 def _columns(axes: Axes, ranks: Any, low: Any, high: Any, style: dict[str, Any]) -> None:

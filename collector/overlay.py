@@ -179,11 +179,8 @@ def _pairs(
     at = issued[known]
     around[known] = enclosing_rows(
         np.array(sorted(number), np.int64),
-        rows.start_ns,
-        rows.end_ns,
-        rows.thread,
-        rows.start_ns[at],
-        rows.thread[at],
+        (rows.start_ns, rows.end_ns, rows.thread),
+        (rows.start_ns[at], rows.thread[at]),
     )
     pairs = [(number[row], k) for k, row in enumerate(around.tolist()) if row >= 0]
     left = [k for k, row in enumerate(around.tolist()) if row < 0 and kernels[k]["kind"] in _P2P]

@@ -105,8 +105,7 @@ class Recorder:
         self.clock = clock
         self._backward = backward
         self.timer = timer
-        self.own_ns = 0
-        self.calls = 0
+        self.own_ns: list[int] = []
         self._find_group = groups
         self._groups: dict[str, GroupState] = {}
         self._lock = threading.Lock()
@@ -123,7 +122,7 @@ class Recorder:
     def open(self) -> None:
         """Start to keep rows."""
         self._rows, self._waits, self._done = [], [], []
-        self.own_ns = self.calls = 0
+        self.own_ns = []
         self._keeping = True
 
     def close(self) -> None:
@@ -174,8 +173,7 @@ class Recorder:
 
     def spend(self, ns: int) -> None:
         """Count the hook's own time for one call."""
-        self.own_ns += ns
-        self.calls += 1
+        self.own_ns.append(ns)
 
     def remember_work(self, work: object) -> None:
         """``work`` stands for the last call of this thread; it is not kept alive."""

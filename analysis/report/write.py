@@ -81,7 +81,8 @@ def _percent(share: float) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.2f} %"
+    text = f"{100 * share:+.2f} %"
+    return "0.00 %" if text[1:] == "0.00 %" else text.replace("-", "−")
 
 
 def _count(value: Any) -> str:

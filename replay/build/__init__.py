@@ -24,8 +24,10 @@ from foretrace.replay.build.columns import (
     RankEvents,
     read_rank,
 )
+from foretrace.replay.build.communicators import communicators
 from foretrace.replay.build.constants import Constant, with_constants
 from foretrace.replay.build.context import Context
+from foretrace.replay.build.messages import messages
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
@@ -160,9 +162,9 @@ def _match_and_align(
     comms = [
         c
         for rank, (events, collectives) in tables.items()
-        for c in identity.communicators(rank, events, collectives, groups[rank])
+        for c in communicators(rank, events, collectives, groups[rank])
     ]
-    sent = identity.messages({r: c for r, (_, c) in tables.items()}, groups)
+    sent = messages({r: c for r, (_, c) in tables.items()}, groups)
     matches = identity.match(comms, sent, {})
     count = np.diff(matches.ptr)
     ends = _member_times(tables, matches, "end")

@@ -9,53 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
-from foretrace.replay.build.columns import RankCollectives, RankEvents
+from foretrace.replay.build.communicators import Communicator
+from foretrace.replay.build.layouts import search_layouts
+from foretrace.replay.build.messages import SEND, Messages, pair_messages
 from foretrace.replay.graph import F32, I8, I32, I64
-from foretrace.traces.schema import COLLECTIVE_KINDS
-
-SEND, RECV = (COLLECTIVE_KINDS.index(k) for k in ("send", "recv"))
-DIRECTED = (SEND, RECV)
-
-AGREEMENT_NS = 30_000
-"""Ends of one collective agree this well on one host (NCCL on 8 GPUs: 2 to 31 us seen)."""
-
-MAX_SEARCHED_RANKS = 64
-"""Without any recorded identity, layouts are searched up to this many ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """One rank's operations on one communicator.
-
-    Attributes:
-        rank: global rank.
-        operations: rows of the rank's collectives, in issue order.
-        kinds: their kinds, shape ``(operations,)``.
-        ends: measured ends, ns.
-        starts: measured starts, ns.
-        ranks: the group's global ranks where recorded, else empty.
-        handle: what identifies it beside its ranks (name, communicator id).
-        group_rank: own number in the group, -1 unknown.
-        group_size: members, -1 unknown.
-        seq: sequence numbers, -1 unknown.
-        p2p: whether all operations are point-to-point.
-    """
-
-    rank: int
-    operations: I64
-    kinds: I8
-    ends: I64
-    starts: I64
-    ranks: tuple[int, ...]
-    handle: str
-    group_rank: int
-    group_size: int
-    seq: I64
-    p2p: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,118 +41,6 @@ class Matches:
     confidence: F32
     groups: tuple[tuple[int, ...], ...]
     unmatched: dict[int, I64]
-
-
-def communicators(
-    rank: int, events: RankEvents, c: RankCollectives, groups: list[tuple[int, ...]]
-) -> list[Communicator]:
-    """Split one rank's operations by communicator.
-
-    Where the group is not recorded, a device stream stands for the communicator: NCCL process
-    groups use one stream each.
-    """
-    has_work = c.work >= 0
-    stream = np.where(has_work, events.stream[c.work], -1)
-    device = np.where(has_work, events.device[c.work], -1)
-    members: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i in np.flatnonzero(~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))).tolist():
-        if c.group[i] >= 0 and groups[c.group[i]]:
-            members["group", groups[c.group[i]], c.key[i]].append(i)
-        elif c.comm_id[i]:
-            members["comm", (), f"{c.comm_id[i]:x}"].append(i)
-        else:
-            members["stream", (), f"{device[i]}:{stream[i]}"].append(i)
-    result = []
-    for key, rows in members.items():
-        at = np.array(rows, np.int64)
-        work = c.work[at]
-        result.append(
-            Communicator(
-                rank=rank,
-                operations=at,
-                kinds=c.kind[at],
-                ends=np.where(work >= 0, events.end[work], -1),
-                starts=np.where(work >= 0, events.start[work], -1),
-                ranks=key[1],  # type: ignore[arg-type]
-                handle=f"{key[0]}:{key[2]}" if key[0] != "stream" else "",
-                group_rank=_mode(c.group_rank[at]),
-                group_size=_mode(c.group_size[at]),
-                seq=c.seq[at],
-                p2p=bool(c.p2p[at].all()),
-            )
-        )
-    return result
-
-
-def _mode(values: I32) -> int:
-    """The most frequent recorded value, -1 where none is."""
-    known = values[values >= 0]
-    return int(np.bincount(known).argmax()) if len(known) else -1
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """Sends and receives whose peer is recorded, of all ranks; shape ``(messages,)``.
-
-    Attributes:
-        rank: global rank.
-        operation: row of the rank's collectives.
-        sends: whether it sends.
-        peer: global rank of the other side.
-        group: number of the process group (same ranks, same number), -1 unknown.
-        seq: sequence number, -1 unknown.
-    """
-
-    rank: I32
-    operation: I64
-    sends: np.ndarray
-    peer: I32
-    group: I32
-    seq: I64
-
-
-def messages(
-    tables: dict[int, RankCollectives], groups: dict[int, list[tuple[int, ...]]]
-) -> Messages:
-    """Sends and receives of all ranks, each rank's in issue order."""
-    numbers: dict[tuple[int, ...], int] = {}
-    blocks = []
-    for rank, c in tables.items():
-        rows = np.flatnonzero(np.isin(c.kind, DIRECTED) & (c.peer >= 0))
-        known = [numbers.setdefault(g, len(numbers)) if g else -1 for g in groups[rank]]
-        group = np.array([*known, -1], np.int32)[c.group[rows]]
-        own = np.full(len(rows), rank, np.int32)
-        blocks.append((own, rows, c.kind[rows] == SEND, c.peer[rows], group, c.seq[rows]))
-    return Messages(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
-
-
-def pair_messages(m: Messages) -> I64:
-    """Which send meets which receive: ``(send, receive)`` positions, shape ``(pairs, 2)``.
-
-    The n-th send from one rank to another meets the n-th receive there from it, within one
-    process group; n is the recorded sequence number where every message has one.
-    """
-    source = np.where(m.sends, m.rank, m.peer)
-    target = np.where(m.sends, m.peer, m.rank)
-    number = m.seq if (m.seq >= 0).all() else _ordinals(source, target, m.group, m.sends)
-    order = np.lexsort((~m.sends, number, m.group, target, source))
-    a, b = order[:-1], order[1:]
-    meets = m.sends[a] & ~m.sends[b]
-    for column in (source, target, m.group, number):
-        meets &= column[a] == column[b]
-    return np.stack([a[meets], b[meets]], axis=1)
-
-
-def _ordinals(source: I32, target: I32, group: I32, sends: np.ndarray) -> I64:
-    """Position of each message among those of its direction, in issue order."""
-    order = np.lexsort((np.arange(len(source)), sends, group, target, source))
-    keys = np.stack([source, target, group, sends.astype(np.int32)])[:, order]
-    new = np.ones(len(order), bool)
-    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    result = np.empty(len(order), np.int64)
-    result[order] = np.arange(len(order)) - first
-    return result
 
 
 def match(comms: list[Communicator], sent: Messages, shift_ns: dict[int, int]) -> Matches:
@@ -239,98 +87,6 @@ def _with_messages(matches: Matches, sent: Messages) -> Matches:
         groups=tuple(groups),
         unmatched=unmatched,
     )
-
-
-def search_layouts(comms: list[Communicator], shift_ns: dict[int, int]) -> list[list[Communicator]]:
-    """Find the groups of communicators whose ranks are not recorded.
-
-    Candidates are regular sets of ranks (``base + i * stride``, and products of two such). One
-    fits when each member's number in the group and the group's size agree with what is recorded,
-    the operations are the same, and their ends agree. Larger groups win among equally good ones.
-    """
-    families: dict[tuple[object, ...], list[Communicator]] = defaultdict(list)
-    for comm in comms:
-        families[tuple(comm.kinds.tolist()), comm.group_size].append(comm)
-    world = sorted({c.rank for c in comms})
-    found: list[list[Communicator]] = []
-    if len(world) > MAX_SEARCHED_RANKS:
-        return found
-    shapes = rank_sets(len(world))
-    for family in families.values():
-        scored = []
-        for shape in shapes:
-            ranks = tuple(world[i] for i in shape)
-            members = _members(family, ranks, shift_ns)
-            if members:
-                scored.append((_spread(members, shift_ns), members))
-        found += _choose(scored)
-    return found
-
-
-def rank_sets(world_size: int) -> list[tuple[int, ...]]:
-    """Regular subsets of ``range(world_size)`` with at least two members, largest first."""
-    steps = [s for s in range(1, world_size) if world_size % s == 0 or s < world_size]
-    lines = {
-        tuple(range(0, n * s, s))
-        for s in steps
-        for n in range(2, world_size // s + 1)
-        if world_size % n == 0
-    }
-    shapes = set(lines)
-    for a, b in product(lines, lines):
-        if a[1] * len(a) <= b[1]:
-            shapes.add(tuple(x + y for y in b for x in a))
-    sets = {
-        tuple(base + x for x in shape) for shape in shapes for base in range(world_size - shape[-1])
-    }
-    return sorted(sets, key=lambda s: (-len(s), s))
-
-
-def _members(
-    family: list[Communicator], ranks: tuple[int, ...], shift_ns: dict[int, int]
-) -> list[Communicator]:
-    """One communicator per rank that may be these ranks' group; empty where none fits."""
-    options = []
-    for number, rank in enumerate(ranks):
-        fit = [
-            c
-            for c in family
-            if c.rank == rank and c.group_rank in (-1, number) and c.group_size in (-1, len(ranks))
-        ]
-        if not fit:
-            return []
-        options.append(fit)
-    best: list[Communicator] = []
-    for first in options[0]:
-        near = [min(fit, key=lambda c: _spread([first, c], shift_ns)) for fit in options[1:]]
-        chosen = [first, *near]
-        if not best or _spread(chosen, shift_ns) < _spread(best, shift_ns):
-            best = chosen
-    return best
-
-
-def _spread(members: list[Communicator], shift_ns: dict[int, int]) -> float:
-    """Median over operations of how far the members' ends lie apart, ns; p2p: 0."""
-    if members[0].p2p or not len(members[0].ends):
-        return 0.0
-    ends = np.stack([c.ends + shift_ns.get(c.rank, 0) for c in members])
-    return float(np.median(ends.max(axis=0) - ends.min(axis=0)))
-
-
-def _choose(scored: list[tuple[float, list[Communicator]]]) -> list[list[Communicator]]:
-    """Disjoint groups: largest first among those whose ends agree about as well as the best."""
-    if not scored:
-        return []
-    best = min(score for score, _ in scored)
-    limit = max(3 * best, best + AGREEMENT_NS)
-    scored.sort(key=lambda item: (-len(item[1]), item[0]))
-    used: set[int] = set()
-    chosen = []
-    for score, members in scored:
-        if score <= limit and not used & {id(c) for c in members}:
-            used |= {id(c) for c in members}
-            chosen.append(members)
-    return chosen
 
 
 def _match_operations(

@@ -74,12 +74,9 @@ class Rank:
 
     def arrival(self, comm: int) -> int:
         g = self.g
-        same = [
-            i
-            for i in self.own
-            if g.kind[i] == TaskKind.ARRIVE and g.collective[i] == g.collective[comm]
-        ]
-        return same[0] if same else -1
+        before = g.pred[g.pred_ptr[comm] : g.pred_ptr[comm + 1]].tolist()
+        own = [i for i in before if g.kind[i] == TaskKind.ARRIVE and g.rank[i] == self.rank]
+        return own[0] if own else -1
 
     def culprit(self, comm: int) -> int:
         g, bound = self.g, self.tl.bound

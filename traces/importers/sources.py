@@ -15,9 +15,9 @@ import fsspec
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.ahead import ahead
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
 _TAR_MAGIC = slice(257, 262)
 _DIGITS = re.compile(r"(\d+)")
 

@@ -11,7 +11,7 @@ from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import scan
 from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
 
-CAPACITY = 1 << 15
+CAPACITY = 1 << 13
 """Events of one block at most."""
 
 _ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
