@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from foretrace.collector.spool import Wait
@@ -62,6 +63,16 @@ def with_annotations(events: pa.Table, spans: Sequence[Wait], name: str) -> tupl
     place[order] = np.arange(len(order))
     moved = Moved(place[: len(given)], place[len(given) :])
     return joined.take(pa.array(order)).combine_chunks(), moved
+
+
+def as_annotations(events: pa.Table, name: str) -> pa.Table:
+    """``events`` with all rows of ``name`` of kind annotation: they are no work."""
+    marked = pc.equal(events.column("name"), name)
+    if not pc.any(marked).as_py():
+        return events
+    at = events.schema.get_field_index("kind")
+    kinds = pc.if_else(marked, "annotation", events.column("kind").cast(pa.string()))
+    return events.set_column(at, events.schema.field(at), kinds.cast(events.schema.field(at).type))
 
 
 def event_table(columns: dict[str, Any], rows: int) -> pa.Table:

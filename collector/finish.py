@@ -37,6 +37,7 @@ from foretrace.collector.spool import (
 )
 
 _CLOCK_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,6 @@ class Finisher:
 
     Attributes:
         handed_over: a recording has been handed over.
-        figures: what the recording cost, see ``overhead.summary``.
         seconds: how long each part took.
         outcome: what the converter said; None while it has said nothing.
         clock_error_ns: half the round trip of the best clock sample, -1 without one.
@@ -67,34 +67,35 @@ class Finisher:
 
     def __init__(self, options: Options, place: Place) -> None:
         self.handed_over = False
-        self.figures: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.outcome: Outcome | None = None
         self.clock_error_ns = -1
         self._options = options
         self._place = place
         self._over = threading.Event()
-        self._served = threading.Event()
+        self._closing = threading.Event()
         self._given: Given | None = None
+        self._worker: threading.Thread | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Take the first clock samples, then wait for :meth:`hand_over`."""
         if self._place.channel is not None and self._place.is_reference:
             server = Server(self._place.channel.another(), host_identity())
-            self._spawn("foretrace-clock", lambda: server.run(self._served.is_set))
-        self._spawn("foretrace-finish", self._run)
+            self._spawn("foretrace-clock", lambda: server.run(self._closing.is_set))
+        self._worker = self._spawn("foretrace-finish", self._run)
 
     def hand_over(self, given: Given) -> None:
         """The recording is over and nothing of it is attached to torch any more."""
         self._given = given
-        self.figures = given.figures
         self.handed_over = True
         self._over.set()
 
     def cancel(self) -> None:
-        """There will be no recording."""
+        """There will be no recording of this rank; others need not wait for it."""
         self._over.set()
+        if self._worker is None:
+            self._worker = self._spawn("foretrace-finish", self._run)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for all ranks' data, on the reference rank, or for this rank's.
@@ -102,30 +103,38 @@ class Finisher:
         Returns:
             Whether all is written.
         """
-        self._over.set()
+        assert self._worker is not None  # noqa: S101 (something was handed over)
         deadline = time.monotonic() + timeout_s
-        self._threads[-1].join(timeout_s)
-        written = not self._threads[-1].is_alive()
+        self._worker.join(timeout_s)
+        written = not self._worker.is_alive()
         channel = self._place.channel
         if written and channel is not None and self._place.is_reference:
             left = max(0.0, deadline - time.monotonic())
             if channel.wait("index", left, pause_s=0.05) is None:
                 join(self._place, self._options, channel)
                 written = False
-        self._served.set()
         return written
 
-    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+    def close(self) -> None:
+        """End all threads: none may reach into torch while the process shuts down."""
+        self._over.set()
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(_CLOSE_TIMEOUT_S)
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=self._place.guarded(work), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+        return thread
 
     def _run(self) -> None:
         channel = self._place.channel
         line = channel.another() if channel is not None else None
-        samples = self._samples(line, "start")
+        samples = [] if self._over.is_set() else self._samples(line, "start")
         self._over.wait()
         if self._given is None:
+            settle(self._place, self._options, line, wrote=False)
             return
         folder = self._place.raw_folder()
         wrote = False

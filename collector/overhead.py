@@ -65,6 +65,11 @@ class HookCosts:
         return self.calls * (self.inside_ns + self.entry_ns) / max(self.steps, 1) / 1e6
 
 
+def typical(times_ns: list[int]) -> float:
+    """Median of measured times, 0 for none."""
+    return float(median(times_ns)) if times_ns else 0.0
+
+
 def summary(times: StepTimes, hooks: HookCosts) -> dict[str, float]:
     """Figures for the manifest: ms per step, and shares where there is something to divide by."""
     found = {

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from foretrace.collector.annotations import Moved, with_annotations
+from foretrace.collector.annotations import Moved, as_annotations, with_annotations
 from foretrace.collector.calls import OPERATORS
 from foretrace.collector.implied import IMPLIED_NAME, idle_by_events, implied_waits
 from foretrace.collector.matching import Rows, gloo_work_rows, rows_inside, rows_of_spans
@@ -64,6 +64,7 @@ def overlay(
         Events with an annotation added for each implied wait, and collectives in issue order,
         columns of ``schema.COLLECTIVES``. Imported rows that no call explains are kept.
     """
+    events = as_annotations(events, WAIT_NAME)
     rows = Rows.of(events)
     links = find_links(rows, recording)
     implied = _implied(rows, links, recording)

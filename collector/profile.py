@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Literal
 
 from foretrace.collector.closing import closing_line
-from foretrace.collector.finish import settle
+from foretrace.collector.finish import Finisher
 from foretrace.collector.options import Options, clean_labels, clean_path, clean_ranks
 from foretrace.collector.place import Place, find_place, make_room, one_line
 from foretrace.collector.session import GaveUpError, Session
@@ -89,6 +88,7 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         )
         self._place: Place | None = None
         self._session: Session | None = None
+        self._finisher: Finisher | None = None
 
     def __enter__(self) -> profile:
         try:
@@ -104,7 +104,8 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         make_room(place)
         if place.channel is not None:
             place.channel.increase("entered")
-        session = Session(self._options, place, hook_entry_ns())
+        self._finisher = Finisher(self._options, place)
+        session = Session(self._options, place, self._finisher, hook_entry_ns())
         session.begin()
         self._session = session
         return self
@@ -120,20 +121,17 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        session = self._session
+        session, finisher = self._session, self._finisher
         if session is not None:
             self._guard(lambda: self._end(session, failed=kind is not None))
+        if finisher is not None:
+            finisher.close()
 
     def _end(self, session: Session, failed: bool) -> None:
-        place, options = self._place, self._options
-        assert place is not None  # noqa: S101 (a session has a place)
-        recorded = session.end()
-        finisher = session.finisher
-        if finisher is None or not recorded:
-            self._session = None
-            settle(place, options, place.channel, wrote=False)
-            if finisher is not None:
-                finisher.cancel()
+        place, finisher, options = self._place, self._finisher, self._options
+        assert place is not None and finisher is not None  # noqa: S101, PT018
+        if not session.end():
+            finisher.cancel()
             place.say(
                 f"rank {place.rank}: nothing recorded: the loop ended after "
                 f"{session.step} steps, before {session.window.recorded}"
@@ -154,17 +152,9 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
 
     def _give_up(self, reason: str) -> None:
         session, self._session = self._session, None
-        place = self._place
-        assert session is not None and place is not None  # noqa: S101, PT018
+        place, finisher = self._place, self._finisher
+        assert session is not None and place is not None and finisher is not None  # noqa: S101, PT018
         with contextlib.suppress(Exception):  # torch may be in any state; the loop must go on
             session.abandon()
-        if session.finisher is not None:
-            session.finisher.cancel()
+        finisher.cancel()
         place.say(f"rank {place.rank}: recording given up: {reason}")
-        settling = threading.Thread(
-            target=place.guarded(settle),
-            args=(place, self._options, place.channel, False),
-            name="foretrace-settle",
-            daemon=True,
-        )
-        settling.start()

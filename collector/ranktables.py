@@ -70,7 +70,8 @@ def _info(recording: Recording, imported: RankInfo) -> RankInfo:
     if recording.hook:
         reason = f"no collective hook: {recording.hook}; sizes are the profiler's own"
         dropped.append(Dropped(reason=reason, count=1))
-    labels = imported.labels | recording.environment | recording.labels
+    # The profiler's own labels name the raw file, which will be gone.
+    labels = recording.environment | recording.labels
     labels |= {f"overhead.{name}": f"{value:.6g}" for name, value in recording.overhead.items()}
     return msgspec.structs.replace(
         imported,

@@ -8,7 +8,7 @@ import time
 from foretrace.collector.finish import Finisher, Given
 from foretrace.collector.kineto import KinetoProfiler, profiler_running
 from foretrace.collector.options import Options
-from foretrace.collector.overhead import HookCosts, StepTimes, summary
+from foretrace.collector.overhead import HookCosts, StepTimes, summary, typical
 from foretrace.collector.place import Place
 from foretrace.collector.probes import Probes
 from foretrace.collector.spool import Step
@@ -26,17 +26,18 @@ class Session:
     Args:
         options: what the user asked for.
         place: which rank this is and how it reaches the others.
+        finisher: takes the recording when it is over.
         entry_ns: cost of getting into and out of a hook once.
     """
 
-    def __init__(self, options: Options, place: Place, entry_ns: float) -> None:
+    def __init__(self, options: Options, place: Place, finisher: Finisher, entry_ns: float) -> None:
         first = 0 if options.trigger is None else None
         self.window = Window(options.wait, options.warmup, options.active, first)
         self.times = StepTimes()
-        self.finisher: Finisher | None = None
         self.step = 0
         self.costs: HookCosts | None = None
         self.stop_s = 0.0
+        self._finisher = finisher
         self._options = options
         self._place = place
         self._entry_ns = entry_ns
@@ -93,7 +94,7 @@ class Session:
         elif self._phase is Phase.WARMUP:
             self.abandon()
         self._phase = Phase.OVER
-        return self.finisher is not None and self.finisher.handed_over
+        return self._finisher.handed_over
 
     def abandon(self) -> None:
         """Detach everything without a word, after an error or an early end."""
@@ -162,8 +163,7 @@ class Session:
         self.probes.install()
         if not full and self.probes.refused:
             raise GaveUpError(f"light detail needs the collective hook; {self.probes.refused}")
-        self.finisher = Finisher(self._options, self._place)
-        self.finisher.start()
+        self._finisher.start()
         if full:
             options = self._options
             self._kineto = KinetoProfiler(self.window, options.with_stack, options.profile_memory)
@@ -171,13 +171,13 @@ class Session:
 
     def _close(self) -> None:
         """The last recorded step is over: detach, and hand all over to the finisher."""
-        assert self.probes is not None and self.finisher is not None  # noqa: S101, PT018
+        assert self.probes is not None  # noqa: S101 (steps were recorded)
         self.probes.remove()
         recorder = self.probes.recorder
         costs = self.costs = HookCosts(
-            recorder.calls, recorder.own_ns, self._entry_ns, len(self._steps)
+            len(recorder.own_ns), typical(recorder.own_ns), self._entry_ns, len(self._steps)
         )
         kineto, self._kineto = self._kineto, None
         span_ns = (self._opened_ns, time.time_ns())
         figures = summary(self.times, costs)
-        self.finisher.hand_over(Given(self.probes, kineto, self._steps, span_ns, figures))
+        self._finisher.hand_over(Given(self.probes, kineto, self._steps, span_ns, figures))

@@ -8,8 +8,8 @@
     TERM     = ["!"] [KEY ":"] VALUE ("|" VALUE)*
     CHANGE   = "x" F | "/" F | "-" P "%" | "+" P "%" | "0" | ["+" | "-"] TIME
 
-A comma, ``&`` or ``;`` only separates where a new term or rule plainly begins, because
-kernel names are full of them.
+A comma or ``&`` after a name only separates where a new term plainly begins, and ``;`` only
+after a change, because kernel names are full of them.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ _DIVISOR = re.compile(rf"/\s*{_NUMBER}$")
 _PERCENT = re.compile(rf"([-+])\s*{_NUMBER}\s*%$")
 _TIME = re.compile(rf"([-+]?)\s*{_NUMBER}\s*(ns|us|µs|ms|s)?$")
 _LONE_COLON = r"(?<!:):(?!:)"
-_KEYED = rf"!?\s*(?:{'|'.join(KEYS)}){_LONE_COLON}"
-_WORD = rf"!?\s*(?:{'|'.join((*KINDS, *COLLECTIVE_KINDS))})\s*(?=[,&|=]|$)"
-_NEXT_TERM = re.compile(rf"[,&]\s*(?={_KEYED}|{_WORD})")
+_WORD = "|".join((*KINDS, *COLLECTIVE_KINDS))
+_BEGINS_TERM = re.compile(rf"!|(?:{'|'.join(KEYS)}){_LONE_COLON}|(?:{_WORD})(?:\||$)")
 _NEXT_RULE = re.compile(r"(?<==)([^=;]*);")
 _KEY = re.compile(rf"(\w+){_LONE_COLON}(.*)$", re.DOTALL)
 _LONGEST_RANGE = 1_000_000
@@ -164,18 +163,34 @@ def _rule(text: str, whole: str) -> Rule:
         raise ScenarioError(
             f"what-if {whole!r}: expected SELECTOR=CHANGE, such as gemm=x0.5, found {text!r}"
         )
-    terms = tuple(_term(part.strip(), whole) for part in _NEXT_TERM.split(selector.strip()))
+    terms = tuple(_term(part.strip(), whole) for part in _split_terms(selector))
     return Rule(terms, _change(change.strip(), whole), text)
+
+
+def _split_terms(selector: str) -> list[str]:
+    """Split at "," and "&", but neither inside a name nor inside a list of numbers."""
+    first, *rest = re.split("([,&])", selector)
+    terms = [first]
+    for separator, piece in zip(rest[::2], rest[1::2], strict=True):
+        inside = _key_and_value(terms[-1])[0] in PATTERN_KEYS or _RANGE.match(piece.strip())
+        if inside and not _BEGINS_TERM.match(piece.strip()):
+            terms[-1] += separator + piece
+        else:
+            terms.append(piece)
+    return terms
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    body = text.strip().removeprefix("!").strip()
+    match = _KEY.match(body)
+    if match and match[1] in KEYS:
+        return match[1], match[2].strip()
+    return _key_of_word(body), body
 
 
 def _term(text: str, whole: str) -> Term:
     negate = text.startswith("!")
-    body = text.removeprefix("!").strip()
-    match = _KEY.match(body)
-    if match and match[1] in KEYS:
-        key, body = match[1], match[2].strip()
-    else:
-        key = _key_of_word(body)
+    key, body = _key_and_value(text)
     if not body:
         raise ScenarioError(f"what-if {whole!r}: {text!r} has no value")
     return Term(key, _values(key, body, whole), negate, text)

@@ -222,6 +222,8 @@ def _nothing(graph: JobGraph, rule: Rule, term: Term) -> str:
         groups = sorted({tuple(sorted(graph.groups[g])) for g in set(graph.collectives.group)})
         return text + "groups: " + _listing(_ranges(group) for group in groups)
     if term.key in PATTERN_KEYS:
+        if "," in term.text:
+            text += "a comma after a name is part of it, write '|' for either of two; "
         return text + "longest names: " + _listing(_longest_names(graph, _NAMED[term.key]))
     numbers = np.unique(_numbers(graph, term.key))
     return text + f"{term.key}s in this trace: " + _ranges(numbers[numbers >= 0].tolist())

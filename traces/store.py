@@ -26,7 +26,16 @@ _MANIFEST = "manifest.json"
 _PREFIX = "rank="
 
 # Columns that climb or repeat in runs: differences are far smaller than a dictionary.
-_DELTA = ("start_ns", "time_ns", "correlation", "external_id", "call_event", "work_event", "wait_event", "rf_id")
+_DELTA = (
+    "start_ns",
+    "time_ns",
+    "correlation",
+    "external_id",
+    "call_event",
+    "work_event",
+    "wait_event",
+    "rf_id",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ def _member_times(
 def _prepare(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> _Rank:
     """What the rules of one rank share."""
     call_of = calls_.device_call_rows(events)
+    collectives = waits.with_bucket_waits(events, collectives, call_of, names)
     calls = calls_.find_calls(events, collectives, call_of, names)
     b = gaps.boundaries(events)
     blocking = calls.row[calls.blocks]
@@ -269,11 +270,19 @@ def _host_context(prepared: dict[int, _Rank], names: NameTable) -> Context:
 
 
 def _sync_cost(prepared: dict[int, _Rank]) -> int:
-    """What a blocking call itself costs, ns, pooled over all ranks."""
+    """What a blocking call itself costs, ns, pooled over all ranks: never its waiting.
+
+    The time from its start, or from the last device work that ended inside it, to its return.
+    """
     took = []
     for p in prepared.values():
+        events = p.events
         rows = p.calls.row[p.calls.blocks & ~p.calls.launches]
-        took.append(p.events.end[rows] - p.events.start[rows])
+        done = np.sort(events.end[events.is_device_work])
+        at = np.searchsorted(done, events.end[rows], side="right") - 1
+        last = done[at] if len(done) else events.start[rows]
+        ready = np.where(at >= 0, np.maximum(last, events.start[rows]), events.start[rows])
+        took.append(events.end[rows] - ready)
     every = np.concatenate(took)
     return int(np.percentile(every, SYNC_COST_PERCENTILE)) if len(every) else 0
 

@@ -61,7 +61,7 @@ def edge_lists(draw: st.DrawFn, order: list[int]) -> list[Edge]:
     pairs = draw(
         st.lists(
             st.tuples(st.integers(0, len(order) - 2), st.integers(1, len(order) - 1)),
-            max_size=3 * len(order),
+            max_size=2 * len(order),
         )
     )
     kinds = st.sampled_from([int(k) for k in EdgeKind])
@@ -73,7 +73,7 @@ def edge_lists(draw: st.DrawFn, order: list[int]) -> list[Edge]:
 @st.composite
 def job_graphs(draw: st.DrawFn, shuffled: bool = True, smallest: int = 0) -> JobGraph:
     """A random graph without cycles; its tasks are in topological order unless shuffled."""
-    n = draw(st.integers(smallest, 30))
+    n = draw(st.integers(smallest, 16))
     order = list(range(n))
     if shuffled:
         order = draw(st.permutations(order))

@@ -127,6 +127,11 @@ def selected(text: str) -> set[int]:
         ("stream:7&step:1", {4, 9}),
         ("!comm,rank:1", {8, 9}),
         ("rank:1, !kernel:*nccl*", {8, 9}),
+        ("rank:1,cutlass", {8}),
+        ("rank:0,1,gemm", {4}),
+        ("comm,nccl", {6, 10, 11}),
+        ("cutlass,!rank:0", {8}),
+        ("all_reduce|send_recv,rank:0", {6}),
     ],
 )
 def test_selector_means(selector: str, tasks: set[int]) -> None:
@@ -183,6 +188,7 @@ def test_rules_apply_in_order() -> None:
     ("text", "wanted"),
     [
         ("kernel:*flash*=x0.5", "ampere_sgemm"),
+        ("gemm,cutlass=x0.5", "write '|'"),
         ("rank:7=x0.5", "ranks in this trace: 0-1"),
         ("stream:99=0", "streams in this trace: 7,20"),
         ("step:9=0", "steps in this trace: 0-1"),

@@ -28,7 +28,9 @@ def fill_p2p(events: EventView, operations: list[Operation]) -> None:
         thread, at = int(events.thread[operation.launch]), int(events.start_ns[operation.launch])
         begin, since[thread] = since.get(thread, -1), at
         if operation.kind == "send_recv" and operation.call_event < 0:
-            _fill(events, operation, *(_between(events, r, thread, begin, at) for r in (calls, inner)))
+            _fill(
+                events, operation, *(_between(events, r, thread, begin, at) for r in (calls, inner))
+            )
 
 
 def _between(events: EventView, rows: I64, thread: int, begin: int, end: int) -> I64:

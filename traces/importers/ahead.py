@@ -29,7 +29,7 @@ class _Worker(Generic[T]):
                 self._hand_over(item)
                 if self.stopped.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001  (raised again in the reading thread)
+        except BaseException as error:
             self._hand_over(error)
         else:
             self._hand_over(_End())

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+_inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -14,7 +15,7 @@ _FIRST_TEXTS = 1 << 10
 _FIRST_BYTES = 1 << 16
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _hash(buf: U8, p: int, stop: int) -> int:
     value = np.int64(stop - p)
     while p < stop:
@@ -23,7 +24,7 @@ def _hash(buf: U8, p: int, stop: int) -> int:
     return value ^ (value >> np.int64(29))
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
     for i in range(length):  # noqa: SIM110  (Numba compiles no generators here)
         if buf[p + i] != arena[offset + i]:

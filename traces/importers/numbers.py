@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+_inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 U8 = NDArray[np.uint8]
 
 _LARGEST = 922_337_203_685_477_579
@@ -16,7 +17,7 @@ _EXPONENT = (69, 101)  # E, e
 _X = 120
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _exponent(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """The number after the ``e`` of a decimal."""
     negative = False
@@ -32,7 +33,7 @@ def _exponent(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return (-value if negative else value), ok
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _shape(buf: U8, p: int, end: int) -> tuple[int, int, bool]:
     """(digits before the point with the exponent, end of the mantissa, well formed)."""
     before = 0
@@ -54,7 +55,7 @@ def _shape(buf: U8, p: int, end: int) -> tuple[int, int, bool]:
     return before, p, digits > 0
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _digits(buf: U8, p: int, stop: int, wanted: int) -> tuple[int, int, bool]:
     """The first ``wanted`` digits as a number, padded with zeros.
 
@@ -110,7 +111,7 @@ def decimal_us_to_ns(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return (-value if negative else value), fits
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _hexadecimal(buf: U8, p: int, end: int) -> tuple[int, bool]:
     value = np.int64(0)
     ok = p < end

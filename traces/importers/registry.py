@@ -36,10 +36,17 @@ def describe_content(head: bytes) -> str:
     """What a file seems to be, for messages."""
     if not head:
         return "an empty file"
-    known = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"%PDF": "a PDF",
-             b"PK\x03\x04": "a zip archive", b"PAR1": "a Parquet file", b"SQLite": "an SQLite file",
-             b"\x80\x04\x95": "a Python pickle", b"\x7fELF": "a program",
-             b"\x28\xb5\x2f\xfd": "a zstd file"}
+    known = {
+        b"\x89PNG": "a PNG image",
+        b"\xff\xd8\xff": "a JPEG image",
+        b"%PDF": "a PDF",
+        b"PK\x03\x04": "a zip archive",
+        b"PAR1": "a Parquet file",
+        b"SQLite": "an SQLite file",
+        b"\x80\x04\x95": "a Python pickle",
+        b"\x7fELF": "a program",
+        b"\x28\xb5\x2f\xfd": "a zstd file",
+    }
     for magic, words in known.items():
         if head.startswith(magic):
             return words

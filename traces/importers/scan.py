@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
 
+_inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
@@ -74,7 +75,7 @@ _SKIP, _PHASE, _TIME, _DURATION, _INTEGER, _TEXT, _ARGS, _MARK = range(8)
 
 _TOP = {"ph": _PHASE, "ts": _TIME, "dur": _DURATION, "args": _ARGS}
 _TOP |= {"pid": _INTEGER, "tid": _INTEGER, "name": _TEXT, "cat": _TEXT}
-_IN_ARGS = {k: _INTEGER for k in INTEGERS[2:]} | {k: _TEXT for k in TEXTS[2:]}
+_IN_ARGS = dict.fromkeys(INTEGERS[2:], _INTEGER) | dict.fromkeys(TEXTS[2:], _TEXT)
 _IN_ARGS |= {"Collective name": _MARK}
 
 
@@ -131,7 +132,7 @@ _CATEGORY = FIRST_TEXT + 2 * TEXTS.index("cat")
 _NAME = FIRST_TEXT + 2 * TEXTS.index("name")
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _skip_space(buf: U8, p: int, end: int) -> int:
     at, last = np.uint64(p), np.uint64(end)  # without a sign: spares a test for negative ones
     while at < last and buf[at] <= _SPACE:
@@ -139,7 +140,7 @@ def _skip_space(buf: U8, p: int, end: int) -> int:
     return np.int64(at)
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _skip_string(buf: U8, p: int, end: int) -> int:
     """Position after the string that opens at ``p``; -1 cut off, -2 a raw newline inside."""
     at, last = np.uint64(p + 1), np.uint64(end)
@@ -155,7 +156,7 @@ def _skip_string(buf: U8, p: int, end: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _skip_open(buf: U8, p: int, end: int) -> int:
     """Position after the bracket that closes what is open at ``p``; -1 or -2 as above."""
     depth = 1
@@ -193,7 +194,7 @@ def skip_value(buf: U8, p: int, end: int) -> int:
     return p if p > start else -2
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     if stop - p != len(text):
         return False
@@ -203,7 +204,7 @@ def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     """Row of the key ``buf[p:stop]`` in the key table; -1 if it is not kept."""
     length = stop - p
@@ -227,7 +228,7 @@ def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     return k
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     if buf[p] == _QUOTE:  # some writers quote the number
         p += 1
@@ -239,7 +240,7 @@ def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         row[FLAGS] |= HAS_TS if column == TS else HAS_DUR
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     row[column] = p
     row[column + 1] = stop
@@ -252,7 +253,7 @@ def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         row[FLAGS] |= MEMORY
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
     """Keep the value ``buf[p:stop]`` of key ``k`` as the key table says."""
     action, column = _KEYS[k, 2], _KEYS[k, 3]
@@ -271,7 +272,7 @@ def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
         row[FLAGS] |= COLLECTIVE
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     """(end of the key that opens at ``p``, position of its value); a negative one is damage."""
     if buf[p] != _QUOTE:
@@ -288,7 +289,7 @@ def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     return key_end, _skip_space(buf, p + 1, end)
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """(position of the next key or after the object, whether the object ended)."""
     p = _skip_space(buf, p, end)
@@ -301,7 +302,7 @@ def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return _skip_space(buf, p + 1, end), False
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the object of arguments that opens at ``p``; position after it, or -1, -2."""
     p = _skip_space(buf, p + 1, end)
@@ -324,7 +325,7 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     return min(p, -1)
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _unwanted(row: I64, python: bool) -> bool:
     """Whether what was read of an event already tells that its rest does not matter."""
     phase = row[PHASE]
@@ -333,7 +334,7 @@ def _unwanted(row: I64, python: bool) -> bool:
     return not python and (row[FLAGS] & PYTHON) != 0 and phase == _LASTS
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the member of an event whose key opens at ``p``; position after it, or -1, -2."""
     start = p + 1
@@ -349,7 +350,7 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     return stop
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
     """Read the object that opens at ``p``: position after it, -1 cut off, -2 damaged."""
     for i in range(WIDTH):

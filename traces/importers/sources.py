@@ -111,7 +111,10 @@ def _order(source: Source) -> Any:
 
 def _files(fs: Any, found: dict[str, Any]) -> list[Source]:
     return [
-        Source(fs.unstrip_protocol(path) if fs.protocol != ("file", "local") else path, size=int(info["size"] or 0))
+        Source(
+            fs.unstrip_protocol(path) if fs.protocol != ("file", "local") else path,
+            size=int(info["size"] or 0),
+        )
         for path, info in found.items()
         if info["type"] == "file" and not path.rsplit("/", 1)[-1].startswith(".")
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
 import numpy as np
 
 from foretrace.traces.errors import TraceFormatError
@@ -75,7 +76,9 @@ class EventStream:
                 position = self._step_over(text, position)
             elif state == scan.MORE:
                 if not more and position < len(text):
-                    self._losses.add("event cut off by the end of the file", 1, bytes(text[position:]))
+                    self._losses.add(
+                        "event cut off by the end of the file", 1, bytes(text[position:])
+                    )
                     break
                 text, position, more = self._refill(text, position)
         self.tail = bytes(text[position:]) + b"".join(self._counted()) if self.closed else b""
@@ -86,7 +89,9 @@ class EventStream:
             yield chunk
 
     def _scan(self, text: bytearray, position: int) -> tuple[int, int, int]:
-        n, position, state = scan.scan_events(scan.as_array(text), position, len(text), self._out, self._python)
+        n, position, state = scan.scan_events(
+            scan.as_array(text), position, len(text), self._out, self._python
+        )
         return int(n), int(position), int(state)
 
     def _refill(self, text: bytearray, position: int) -> tuple[bytearray, int, bool]:
@@ -149,4 +154,3 @@ def _after_opening(text: bytes | bytearray) -> int:
     if text[start] not in b"{[":
         raise TraceFormatError("it does not begin like JSON")
     return start + 1
-

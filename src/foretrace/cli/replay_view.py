@@ -143,6 +143,7 @@ def print_view(view: ReplayView) -> None:
     print_line(_clock_line(view))
     print_line()
     _print_steps(view.steps)
+    print_line()
     _print_path(view.steps)
     print_line(_device_line(view))
     print_line(_stall_line(view.per_rank))

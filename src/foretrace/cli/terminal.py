@@ -46,7 +46,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a kernel's "[...]" is no markup
-    _console().print(table)
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    sys.stdout.write("\n".join(line for line in lines if line) + "\n")
 
 
 def _console() -> Console:
