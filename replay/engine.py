@@ -10,8 +10,9 @@ from foretrace.replay.graph import I64, EdgeKind, JobGraph, Timeline
 from foretrace.replay.kernels import longest_path, topological_order
 from foretrace.traces.errors import GraphError
 
-START_EDGES = (EdgeKind.LAUNCH,)
-"""Edges that count from the predecessor's start: a kernel may start before its launch returns."""
+START_EDGES = (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
+"""Edges that count from the predecessor's start: a kernel may start before its launch returns,
+and before a kernel it overlaps has ended."""
 
 
 def counts_from_start(graph: JobGraph) -> np.ndarray:
@@ -40,7 +41,7 @@ def replay(graph: JobGraph, dur_ns: I64 | None = None, label: str = "replayed") 
         GraphError: tasks are not sorted (see :func:`sort_tasks`).
     """
     if not is_sorted(graph):
-        graph = sort_tasks(graph)
+        raise GraphError("the job graph's tasks are not in topological order; use sort_tasks first")
     durations = graph.dur_ns if dur_ns is None else np.ascontiguousarray(dur_ns, dtype=np.int64)
     start, bound = longest_path(
         durations, graph.pred_ptr, graph.pred, counts_from_start(graph), graph.edge_delay_ns

@@ -49,8 +49,9 @@ class EdgeKind(IntEnum):
     SYNC = 5  # device task -> blocking host call
     RENDEZVOUS = 6  # arrival of a member -> execution of all
     PEER = 7  # p2p: arrival of the peer -> own execution
-    MARK = 8  # step marks
-    QUEUE = 9  # launch queue full: an old kernel -> a blocked launch
+    MARK = 8  # last work -> end of a step
+    WINDOW = 9  # initial condition: when a lane enters the recorded window
+    OVERLAP = 10  # same stream, still running: counts from the earlier kernel's *start*
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _CATEGORY = {
 }
 _CATEGORIES = ("host", "launch", "sync", "stall", "compute", "copy", "comm", "wait")
 _WAIT = "waiting"
+_NETWORK = -2  # device of lanes whose host threads carry out communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,19 @@ def _processes(timelines: Sequence[Timeline]) -> list[str]:
 
 
 def _tracks(timeline: Timeline, number: int, count: int) -> tuple[I32, list[str]]:
-    """Process and name of each lane's row; host threads first, then streams."""
+    """Process and name of each lane's row: host threads, threads that communicate, streams."""
     lanes = timeline.graph.lanes
     order = _lane_order(timeline.graph)
     rank_row = np.searchsorted(_ranks(timeline.graph), lanes.rank[order])
-    names = [
-        f"thread {lanes.number[i]}" if lanes.device[i] < 0 else f"stream {lanes.number[i]}"
-        for i in order
-    ]
+    words = {-1: "thread", _NETWORK: "communication thread"}
+    names = [f"{words.get(int(lanes.device[i]), 'stream')} {lanes.number[i]}" for i in order]
     return (rank_row * count + number).astype(np.int32), names
 
 
 def _lane_order(graph: JobGraph) -> I64:
-    return np.lexsort((graph.lanes.number, graph.lanes.device, graph.lanes.rank))
+    lanes = graph.lanes
+    place = np.where(lanes.device == _NETWORK, -0.5, lanes.device)
+    return np.lexsort((lanes.number, place, lanes.rank))
 
 
 def _bars(timeline: Timeline) -> _Bars:

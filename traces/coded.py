@@ -31,7 +31,7 @@ class Coded:
 
     def text(self, row: int) -> str:
         """Text of one row."""
-        return self.values[self.codes[row]]
+        return self.values[int(self.codes[row])]
 
     def marked(self, wanted: Callable[[str], Any]) -> NDArray[np.bool_]:
         """Rows with a text for which ``wanted(text)`` holds; asked once per distinct text."""

@@ -1,4 +1,4 @@
-"""A trace set: Parquet files of every rank of a job, opened, read and written one rank at a time."""
+"""A trace set: Parquet files of every rank of a job, read and written one rank at a time."""
 
 from __future__ import annotations
 
@@ -270,11 +270,11 @@ def _read_table(folder: Folder, rank: int, name: str, wanted: list[str]) -> pa.T
 
 
 def _complete(table: pa.Table, name: str, wanted: list[str], path: str) -> pa.Table:
-    """Put in the optional columns that the file leaves out, and order all as wanted."""
+    """Put in columns that an older writer left out, and order all as wanted."""
     schema = arrow_schema(name)
     absent = {c.name: c for c in TABLES[name]}
     for column in set(wanted) - set(table.column_names):
-        if not absent[column].optional:
+        if absent[column].absent is None:
             raise IncompleteTraceError(f"{path}: column {column} is missing")
         values = np.full(len(table), absent[column].absent)
         table = table.append_column(

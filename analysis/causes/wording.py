@@ -64,8 +64,8 @@ def short_name(name: str, limit: int = 60) -> str:
     depth = 0
     kept: list[str] = []
     for char in text:
-        if char == "(" and depth == 0 and kept:
-            break
+        if char == "(" and depth == 0 and kept and kept[-1] != " ":
+            break  # its parameters; "Memcpy HtoD (Pageable -> Device)" has none
         depth += {"<": 1, ">": -1}.get(char, 0)
         kept.append(char)
     text = "".join(kept) or name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -86,23 +87,18 @@ def add_device_tasks(
     finish[comm] = parts.add_tasks(TaskKind.COMM, work, end[comm] - work, end[comm], **some)
     # Whether it also waits for others is for the rendezvous to say.
     parts.add_edges(begin[comm], finish[comm], EdgeKind.RENDEZVOUS)
-    follows = key[1:] == key[:-1] if len(rows) else np.zeros(0, bool)
-    # Kernels that overlap on their stream (programmatic dependent launch) keep only their launch.
-    ordered = follows & (start[1:] >= end[:-1] - OVERLAP_TOLERANCE_NS)
-    parts.count_dropped("same-stream overlap", int((follows & ~ordered).sum()))
-    parts.add_edges(finish[:-1][ordered], begin[1:][ordered], EdgeKind.STREAM)
+    _add_stream_order(parts, events, rows, key, (begin, finish))
     call = call_of[rows]
     launch = np.where(call >= 0, issue[call], -1)
     parts.add_edges(launch, begin, EdgeKind.LAUNCH)
     # Work whose launch lies before the window: the head of its stream enters when it did.
-    orphan = launch < 0
-    orphan[1:] &= ~ordered
+    orphan = (launch < 0) & _heads(key)
     skew = parts.add_tasks(
         TaskKind.SKEW, np.maximum(start[orphan] - context.origin_ns, 0),
         np.full(int(orphan.sum()), context.origin_ns), start[orphan], rank=events.rank,
         lane=lane[orphan], name=context.skew_name,
     )  # fmt: skip
-    parts.add_edges(skew, begin[orphan], EdgeKind.STREAM)
+    parts.add_edges(skew, begin[orphan], EdgeKind.WINDOW)
     launched_at = np.full(len(events.kind), np.iinfo(np.int64).min)
     has_call = call >= 0
     launched_at[rows[has_call]] = events.start[call[has_call]]
@@ -125,14 +121,60 @@ def add_device_marks(
     none = np.zeros(1, np.int64)
     begin = parts.add_tasks(TaskKind.MARK, none, none + begin_ns, none + begin_ns, **shared)
     end = parts.add_tasks(TaskKind.MARK, none, none + end_ns, none + end_ns, **shared)
-    parts.add_edges(skew, begin, EdgeKind.MARK)
+    parts.add_edges(skew, begin, EdgeKind.WINDOW)
     last = device.finish[rows]
     parts.add_edges(last, np.broadcast_to(end, last.shape), EdgeKind.MARK)
     return begin, end
 
 
-OVERLAP_TOLERANCE_NS = 2_000
-"""Clock resolution: rows recorded in whole microseconds may seem to overlap by this much."""
+def _add_stream_order(
+    parts: GraphParts, events: RankEvents, rows: I64, key: I64, tasks: tuple[I64, I64]
+) -> None:
+    """Order on each stream, also where kernels overlap (programmatic dependent launch).
+
+    A row follows its neighbour and the row that ends last before it. What still ran when the row
+    began constrains only with its own begin.
+    """
+    begin, finish = tasks
+    start, end = events.start[rows], events.end[rows]
+    neighbour = np.where(_heads(key), -1, np.arange(len(rows)) - 1)
+    latest = _latest_ending(end, key)
+    latest = np.where((latest == neighbour) | (neighbour < 0), -1, latest)
+    # Rows recorded in whole microseconds may seem to overlap by a tick or two.
+    tolerance = 2 * int(np.gcd.reduce(start)) if len(start) else 0
+    overlaps = 0
+    for earlier in (neighbour, latest):
+        target = np.flatnonzero(earlier >= 0)
+        source = earlier[target]
+        ended = end[source] <= start[target] + min(tolerance, MAX_TOLERANCE_NS)
+        parts.add_edges(finish[source[ended]], begin[target[ended]], EdgeKind.STREAM)
+        running = ~ended
+        parts.add_edges(begin[source[running]], begin[target[running]], EdgeKind.OVERLAP)
+        overlaps += int(running.sum())
+    parts.count_dropped("same-stream overlap: end of one before begin of the next", overlaps)
+
+
+MAX_TOLERANCE_NS = 2_000
+
+
+def _heads(key: I64) -> np.ndarray:
+    """The first row of each stream, shape ``(rows,)``."""
+    first = np.ones(len(key), bool)
+    first[1:] = key[1:] != key[:-1]
+    return first
+
+
+def _latest_ending(end: I64, key: I64) -> I64:
+    """For each row the earlier row of its stream that ends last, -1 for the first."""
+    result = np.full(len(end), -1, np.int64)
+    bounds = np.append(np.flatnonzero(_heads(key)), len(end))
+    for lo, hi in pairwise(bounds):
+        highest = np.maximum.accumulate(end[lo:hi])
+        is_new = np.ones(hi - lo, bool)
+        is_new[1:] = highest[1:] > highest[:-1]
+        leader = np.maximum.accumulate(np.where(is_new, np.arange(hi - lo), 0))
+        result[lo + 1 : hi] = lo + leader[:-1]
+    return result
 
 
 def _by_row(events: RankEvents, rows: I64, task: I64) -> I64:

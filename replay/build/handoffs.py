@@ -22,6 +22,10 @@ MIN_GAP_NS = 50_000
 MIN_COVERAGE = 0.5
 """Share of the gap that the other thread's burst must fill."""
 
+MAX_WAKE_NS = 300_000
+MAX_WAKE_SHARE = 0.1
+"""The waiter gives way, and goes on, within this time or share of the gap of the burst's ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -63,8 +67,9 @@ def find_handoffs(
     """All waits of one rank's threads for another thread.
 
     Three patterns count: the other thread lay idle, began inside the gap and filled most of it;
-    it is a thread of the autograd engine and was at work through most of the gap; or it carries
-    out communication that ended late in the gap (a wait inside C++, which leaves no row).
+    it is a thread of the autograd engine, works for this waiter and was busy through most of the
+    gap; or it carries out communication that ended late in the gap (a wait inside C++, which
+    leaves no row).
 
     Args:
         b: boundaries of the rank's host rows.
@@ -104,11 +109,16 @@ def _burst(b: Boundaries, wide: I64, other: int, engine: bool) -> tuple[np.ndarr
     last = lo + np.searchsorted(b.time[lo:hi], end, side="right") - 1
     ok = (b.thread[wide] != other) & (first <= last)
     first, last = np.where(ok, first, lo), np.where(ok, last, lo)
-    idle_before = (b.label[first] % 2 == 0) & (b.depth[first] == 1)
+    rested = b.time[first] - b.time[np.maximum(first - 1, lo)] >= MIN_GAP_NS
+    idle_before = (b.label[first] % 2 == 0) & (b.depth[first] == 1) & (rested | (first == lo))
     busy_after = b.depth[last] > 0
     until = np.where(busy_after, end, b.time[last])
     since = np.where(idle_before, b.time[first], begin)
-    ok &= (idle_before & ~busy_after) | engine
+    started = ok & idle_before & (~busy_after | engine)
+    # Only a thread that called the engine is handed tasks by it.
+    ok = started | (ok & engine & np.isin(b.thread[wide], b.thread[wide[started]]))
+    wake = np.maximum(MAX_WAKE_NS, ((end - begin) * MAX_WAKE_SHARE).astype(np.int64))
+    ok &= (since - begin <= wake) & (end - b.time[last] <= wake)
     cover = np.where(ok, (until - since) / np.maximum(end - begin, 1), 0.0)
     return cover, np.where(idle_before, first, -1), last
 

@@ -290,7 +290,7 @@ def _add_skews(
         TaskKind.SKEW, late, origin, anchors.start[rows], rank=rank, lane=lane[rows],
         name=context.skew_name,
     )  # fmt: skip
-    parts.add_edges(skew, task[rows], EdgeKind.HOST_ORDER)
+    parts.add_edges(skew, task[rows], EdgeKind.WINDOW)
 
 
 def _where(events: RankEvents, anchors: Anchors, task: I64) -> HostTasks:

@@ -1,4 +1,4 @@
-"""A small data-parallel job, healthy or with one fault whose price is known by building it without."""
+"""A small data-parallel job, healthy or with one fault; without it, its price is known."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Job:
 
     def build(self) -> JobGraph:
         b = GraphBuilder(groups=[tuple(range(self.ranks))])
-        ends: list[list[Edge]] = [
-            [(self._skew(b, rank), ORDER)] for rank in range(self.ranks)
-        ]
+        ends: list[list[Edge]] = [[(self._skew(b, rank), ORDER)] for rank in range(self.ranks)]
         for step in range(self.steps):
             workers = [_Worker(self, b, step, rank, ends[rank]) for rank in range(self.ranks)]
             for worker in workers:
                 worker.forward()
             before = {w.rank: w.launched() for w in workers}
-            comm = b.collective("all_reduce", 0, before, self.comm_ns, size_bytes=1 << 24, step=step)
+            comm = b.collective(
+                "all_reduce", 0, before, self.comm_ns, size_bytes=1 << 24, step=step
+            )
             ends = [w.finish(comm[w.rank]) for w in workers]
         return b.build()
 
@@ -107,9 +107,7 @@ class _Worker:
 
     def finish(self, comm: int) -> list[Edge]:
         """The optimizer; the host waits for it, so that steps do not overlap."""
-        self.device(
-            TaskKind.KERNEL, 1_000, (comm, EdgeKind.EVENT), self.launch(), name="adam"
-        )
+        self.device(TaskKind.KERNEL, 1_000, (comm, EdgeKind.EVENT), self.launch(), name="adam")
         wait: list[Edge] = [(self.last, ORDER), (self.kernel, EdgeKind.SYNC)]
         self.last = self.host(TaskKind.SYNC, 50, *wait, name="cudaDeviceSynchronize")
         end = self.host(TaskKind.MARK, 0, (self.last, ORDER))

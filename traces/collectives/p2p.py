@@ -37,7 +37,8 @@ def _between(events: EventView, rows: I64, thread: int, begin: int, end: int) ->
     """Those of ``rows`` that ran on ``thread`` between two moments."""
     first, last = np.searchsorted(events.start_ns[rows], (begin, end))
     rows = rows[first:last]
-    return rows[(events.thread[rows] == thread) & (events.end_ns[rows] <= end)]
+    here: I64 = rows[(events.thread[rows] == thread) & (events.end_ns[rows] <= end)]
+    return here
 
 
 def _fill(events: EventView, operation: Operation, calls: I64, inner: I64) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-_inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -15,16 +14,16 @@ _FIRST_TEXTS = 1 << 10
 _FIRST_BYTES = 1 << 16
 
 
-@_inner
+@njit(nogil=True)
 def _hash(buf: U8, p: int, stop: int) -> int:
-    value = np.int64(stop - p)
+    value = stop - p
     while p < stop:
-        value = (value ^ np.int64(buf[p])) * np.int64(1099511628211)
+        value = (value ^ int(buf[p])) * 1099511628211
         p += 1
-    return value ^ (value >> np.int64(29))
+    return value ^ (value >> 29)
 
 
-@_inner
+@njit(nogil=True)
 def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
     for i in range(length):  # noqa: SIM110  (Numba compiles no generators here)
         if buf[p + i] != arena[offset + i]:
@@ -52,13 +51,14 @@ def _intern(buf: U8, spans: I64, codes: I32, table: tuple[I64, I64, U8, I64]) ->
                 texts[code, 0] = used[1]
                 texts[code, 1] = length
                 texts[code, 2] = key
-                arena[used[1] : used[1] + length] = buf[p : p + length]
+                for k in range(length):  # a slice would take seconds to compile
+                    arena[used[1] + k] = buf[p + k]
                 used[0] += 1
                 used[1] += length
                 break
-            if texts[code, 2] == key and texts[code, 1] == length:
-                if _same(buf, p, arena, texts[code, 0], length):
-                    break
+            here = texts[code, 2] == key and texts[code, 1] == length
+            if here and _same(buf, p, arena, texts[code, 0], length):
+                break
             slot = (slot + 1) & mask
         codes[i] = code
     return len(spans)

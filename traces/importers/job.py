@@ -158,8 +158,8 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
                 f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
                 f"found {describe_content(head)}"
             )
-    found = []
-    others = []
+    found: list[Source] = []
+    others: list[Source] = []
     for source in brought:
         known = bool(source.member) or format_of(read_head(source), source.name) is not None
         (found if known else others).append(source)
@@ -169,7 +169,8 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
         notes.append(f"skipped {len(others)} files that are no traces: {shown}{more}")
     if not named and not found:
         raise TraceFormatError(
-            f"{', '.join(paths)}: expected PyTorch profiler JSON, found none among {len(others)} files"
+            f"{', '.join(paths)}: expected PyTorch profiler JSON, "
+            f"found none among {len(others)} files"
         )
     return [*named, *found]
 

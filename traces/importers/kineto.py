@@ -18,8 +18,8 @@ from foretrace.traces.groups import GroupTable
 from foretrace.traces.importers.ahead import ahead
 from foretrace.traces.importers.collective_args import read_collective
 from foretrace.traces.importers.columns import EventColumns, MemoryColumns
+from foretrace.traces.importers.keys import ABSENT
 from foretrace.traces.importers.metadata import FileMetadata, read_metadata
-from foretrace.traces.importers.scan import ABSENT
 from foretrace.traces.importers.stream import EventStream
 from foretrace.traces.manifest import RankInfo, StepInfo
 from foretrace.traces.salvage import Losses

@@ -15,9 +15,39 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foretrace.traces.importers.keys import (
+    ABSENT,
+    BAD_TIME,
+    COLLECTIVE,
+    DUR,
+    FIRST_INTEGER,
+    FIRST_TEXT,
+    FLAGS,
+    HAS_DUR,
+    HAS_TS,
+    KEY_BYTES,
+    KEY_STARTS,
+    KEYS,
+    LONGEST,
+    MEMORY,
+    PHASE,
+    PYTHON,
+    START,
+    STOP,
+    TEXTS,
+    TO_ARGS,
+    TO_DURATION,
+    TO_INTEGER,
+    TO_MARK,
+    TO_PHASE,
+    TO_TEXT,
+    TO_TIME,
+    TRACE,
+    TS,
+    WIDTH,
+)
 from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
 
-_inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
@@ -27,97 +57,9 @@ CLOSED = 1  # the array ended
 DAMAGED = 2  # what stands at the position is no JSON object
 FULL = 3  # the output is full; go on from the position
 
-# Columns of the output that every event has.
-START, STOP, PHASE, FLAGS, TS, DUR = range(6)
-
-# Bits of FLAGS.
-HAS_TS, HAS_DUR, BAD_TIME, PYTHON, TRACE, COLLECTIVE, MEMORY = (1 << i for i in range(7))
-
-INTEGERS = (
-    "pid",
-    "tid",
-    "External id",
-    "external id",
-    "correlation",
-    "device",
-    "stream",
-    "Sequence number",
-    "Fwd thread id",
-    "bytes",
-    "graph node id",
-    "wait_on_stream",
-    "wait_on_cuda_event_record_corr_id",
-    "Record function id",
-    "Addr",
-    "Bytes",
-    "Total Allocated",
-    "Total Reserved",
-    "Device Type",
-    "Device Id",
-)
-"""Keys whose values are kept as integers, in the order of their columns."""
-
-TEXTS = ("name", "cat", "Input Dims", "Input type", "Concrete Inputs", "grid", "block")
-"""Keys whose values are kept as texts: two columns each, where it begins and where it ends."""
-
-FIRST_INTEGER = 6
-FIRST_TEXT = FIRST_INTEGER + len(INTEGERS)
-WIDTH = FIRST_TEXT + 2 * len(TEXTS)
-
-ABSENT = -(1 << 62)
-"""Value of an integer that the event does not have."""
-
 MAX_EVENT_BYTES = 1 << 24
 """An object longer than this is a string that lost its closing quote."""
 
-# What is done with the value of a key.
-_SKIP, _PHASE, _TIME, _DURATION, _INTEGER, _TEXT, _ARGS, _MARK = range(8)
-
-_TOP = {"ph": _PHASE, "ts": _TIME, "dur": _DURATION, "args": _ARGS}
-_TOP |= {"pid": _INTEGER, "tid": _INTEGER, "name": _TEXT, "cat": _TEXT}
-_IN_ARGS = dict.fromkeys(INTEGERS[2:], _INTEGER) | dict.fromkeys(TEXTS[2:], _TEXT)
-_IN_ARGS |= {"Collective name": _MARK}
-
-
-_LONGEST = 40
-"""Keys from this length on are never kept."""
-
-
-def _first_bytes(key: bytes) -> int:
-    """The first eight bytes as one integer."""
-    return int.from_bytes(key[:8], "little", signed=len(key) >= 8)
-
-
-def _key_table(*levels: dict[str, int]) -> tuple[U8, I64, I64]:
-    """Keys of events (level 0) and of arguments (level 1) for the scanner.
-
-    Returns:
-        Their bytes; (first bytes, offset, what to do, column) of each; and the row at which
-        the keys of each level and length begin, shape ``(levels * _LONGEST + 1,)``.
-    """
-    text = b""
-    rows = []
-    starts = []
-    for keys in levels:
-        for length in range(_LONGEST):
-            starts.append(len(rows))
-            for key in (k for k in keys if len(k) == length):
-                column = 0
-                if keys[key] == _INTEGER:
-                    column = FIRST_INTEGER + INTEGERS.index(key)
-                elif keys[key] == _TEXT:
-                    column = FIRST_TEXT + 2 * TEXTS.index(key)
-                rows.append((_first_bytes(key.encode()), len(text), keys[key], column))
-                text += key.encode()
-    starts.append(len(rows))
-    return (
-        np.frombuffer(text, np.uint8),
-        np.array(rows, np.int64),
-        np.array(starts, np.int64),
-    )
-
-
-_KEY_BYTES, _KEYS, _KEY_STARTS = _key_table(_TOP, _IN_ARGS)
 _PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
 _TRACE_ROW = np.frombuffer(b'"Trace"', np.uint8)
 _MEMORY_ROW = np.frombuffer(b'"[memory]"', np.uint8)
@@ -126,56 +68,52 @@ _EVENTS_KEY = np.frombuffer(b"traceEvents", np.uint8)
 _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
 _NEWLINE, _SPACE = 10, 32
-_ONE = np.uint64(1)
 _LASTS, _INSTANT = 88, 105  # X, i
 _CATEGORY = FIRST_TEXT + 2 * TEXTS.index("cat")
 _NAME = FIRST_TEXT + 2 * TEXTS.index("name")
 
 
-@_inner
+@njit(nogil=True)
 def _skip_space(buf: U8, p: int, end: int) -> int:
-    at, last = np.uint64(p), np.uint64(end)  # without a sign: spares a test for negative ones
-    while at < last and buf[at] <= _SPACE:
-        at += _ONE
-    return np.int64(at)
+    while p < end and buf[p] <= _SPACE:
+        p += 1
+    return p
 
 
-@_inner
+@njit(nogil=True)
 def _skip_string(buf: U8, p: int, end: int) -> int:
     """Position after the string that opens at ``p``; -1 cut off, -2 a raw newline inside."""
-    at, last = np.uint64(p + 1), np.uint64(end)
-    while at < last:
-        c = buf[at]
-        at += _ONE
+    p += 1
+    while p < end:
+        c = buf[p]
+        p += 1
         if c == _QUOTE:
-            return np.int64(at)
+            return p
         if c == _BACKSLASH:
-            at += _ONE
+            p += 1
         elif c == _NEWLINE:
             return -2
     return -1
 
 
-@_inner
+@njit(nogil=True)
 def _skip_open(buf: U8, p: int, end: int) -> int:
     """Position after the bracket that closes what is open at ``p``; -1 or -2 as above."""
     depth = 1
-    at, last = np.uint64(p), np.uint64(end)
-    while at < last:
-        c = buf[at]
+    while p < end:
+        c = buf[p]
         if c == _QUOTE:
-            p = _skip_string(buf, np.int64(at), end)
+            p = _skip_string(buf, p, end)
             if p < 0:
                 return p
-            at = np.uint64(p)
             continue
-        at += _ONE
+        p += 1
         if c == _OPEN or c == _OPEN_LIST:  # noqa: PLR1714, SIM109  (slower when compiled)
             depth += 1
         elif c == _CLOSE or c == _CLOSE_LIST:  # noqa: PLR1714, SIM109
             depth -= 1
             if depth == 0:
-                return np.int64(at)
+                return p
     return -1
 
 
@@ -194,7 +132,7 @@ def skip_value(buf: U8, p: int, end: int) -> int:
     return p if p > start else -2
 
 
-@_inner
+@njit(nogil=True)
 def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     if stop - p != len(text):
         return False
@@ -204,31 +142,31 @@ def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     return True
 
 
-@_inner
+@njit(nogil=True)
 def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     """Row of the key ``buf[p:stop]`` in the key table; -1 if it is not kept."""
     length = stop - p
-    if length >= _LONGEST:
+    if length >= LONGEST:
         return -1
-    k = _KEY_STARTS[level * _LONGEST + length]
-    last = _KEY_STARTS[level * _LONGEST + length + 1]
+    k = KEY_STARTS[level * LONGEST + length]
+    last = KEY_STARTS[level * LONGEST + length + 1]
     if k == last:
         return -1
-    first = np.int64(0)
+    first = 0
     for i in range(min(length, 8)):
-        first |= np.int64(buf[p + i]) << (8 * i)
-    while k < last and _KEYS[k, 0] != first:
+        first |= int(buf[p + i]) << (8 * i)
+    while k < last and KEYS[k, 0] != first:
         k += 1
     if k == last:
         return -1
-    offset = _KEYS[k, 1]
+    offset = KEYS[k, 1]
     for i in range(8, length):
-        if buf[p + i] != _KEY_BYTES[offset + i]:
+        if buf[p + i] != KEY_BYTES[offset + i]:
             return -1
     return k
 
 
-@_inner
+@njit(nogil=True)
 def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     if buf[p] == _QUOTE:  # some writers quote the number
         p += 1
@@ -240,7 +178,7 @@ def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         row[FLAGS] |= HAS_TS if column == TS else HAS_DUR
 
 
-@_inner
+@njit(nogil=True)
 def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     row[column] = p
     row[column + 1] = stop
@@ -253,26 +191,26 @@ def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         row[FLAGS] |= MEMORY
 
 
-@_inner
+@njit(nogil=True)
 def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
     """Keep the value ``buf[p:stop]`` of key ``k`` as the key table says."""
-    action, column = _KEYS[k, 2], _KEYS[k, 3]
-    if action == _INTEGER:
+    action, column = KEYS[k, 2], KEYS[k, 3]
+    if action == TO_INTEGER:
         value, ok = first_integer(buf, p, stop)
         row[column] = value if ok else ABSENT
-    elif action == _TEXT:
+    elif action == TO_TEXT:
         _note_text(buf, p, stop, row, column)
-    elif action == _TIME:
+    elif action == TO_TIME:
         _note_time(buf, p, stop, row, TS)
-    elif action == _DURATION:
+    elif action == TO_DURATION:
         _note_time(buf, p, stop, row, DUR)
-    elif action == _PHASE and stop - p == 3:
+    elif action == TO_PHASE and stop - p == 3:
         row[PHASE] = buf[p + 1]
-    elif action == _MARK:
+    elif action == TO_MARK:
         row[FLAGS] |= COLLECTIVE
 
 
-@_inner
+@njit(nogil=True)
 def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     """(end of the key that opens at ``p``, position of its value); a negative one is damage."""
     if buf[p] != _QUOTE:
@@ -289,7 +227,7 @@ def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     return key_end, _skip_space(buf, p + 1, end)
 
 
-@_inner
+@njit(nogil=True)
 def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """(position of the next key or after the object, whether the object ended)."""
     p = _skip_space(buf, p, end)
@@ -302,7 +240,7 @@ def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return _skip_space(buf, p + 1, end), False
 
 
-@_inner
+@njit(nogil=True)
 def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the object of arguments that opens at ``p``; position after it, or -1, -2."""
     p = _skip_space(buf, p + 1, end)
@@ -325,7 +263,7 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     return min(p, -1)
 
 
-@_inner
+@njit(nogil=True)
 def _unwanted(row: I64, python: bool) -> bool:
     """Whether what was read of an event already tells that its rest does not matter."""
     phase = row[PHASE]
@@ -334,7 +272,7 @@ def _unwanted(row: I64, python: bool) -> bool:
     return not python and (row[FLAGS] & PYTHON) != 0 and phase == _LASTS
 
 
-@_inner
+@njit(nogil=True)
 def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the member of an event whose key opens at ``p``; position after it, or -1, -2."""
     start = p + 1
@@ -342,7 +280,7 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     if p < 0:
         return p
     k = _find_key(buf, start, key_end, 0)
-    if k >= 0 and _KEYS[k, 2] == _ARGS and p < end and buf[p] == _OPEN:
+    if k >= 0 and KEYS[k, 2] == TO_ARGS and p < end and buf[p] == _OPEN:
         return _scan_args(buf, p, end, row)
     stop = skip_value(buf, p, end)
     if k >= 0 and stop >= 0:
@@ -350,7 +288,7 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     return stop
 
 
-@_inner
+@njit(nogil=True)
 def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
     """Read the object that opens at ``p``: position after it, -1 cut off, -2 damaged."""
     for i in range(WIDTH):
@@ -432,9 +370,9 @@ def find_array(buf: U8, p: int, end: int) -> tuple[int, int]:
             return p, MORE
         member = p
         key_end, p = _value_of(buf, p, end)
-        if p >= 0 and p < end and buf[p] == _OPEN_LIST:
-            if _equals(buf, member + 1, key_end, _EVENTS_KEY):
-                return p, CLOSED
+        a_list = p >= 0 and p < end and buf[p] == _OPEN_LIST
+        if a_list and _equals(buf, member + 1, key_end, _EVENTS_KEY):
+            return p, CLOSED
         if p >= 0:
             p = skip_value(buf, p, end)
         if p < 0:

@@ -110,26 +110,29 @@ def _order(source: Source) -> Any:
 
 
 def _files(fs: Any, found: dict[str, Any]) -> list[Source]:
+    local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
     return [
-        Source(
-            fs.unstrip_protocol(path) if fs.protocol != ("file", "local") else path,
-            size=int(info["size"] or 0),
-        )
+        Source(path if local else fs.unstrip_protocol(path), size=int(info["size"] or 0))
         for path, info in found.items()
-        if info["type"] == "file" and not path.rsplit("/", 1)[-1].startswith(".")
+        if info["type"] == "file" and not _is_hidden(path)
     ]
+
+
+def _is_hidden(path: str) -> bool:
+    return path.rsplit("/", 1)[-1].startswith(".")
 
 
 def _add(source: Source, plain: list[Source], members: list[Source]) -> None:
     """Add a file, or what is in it if it is an archive."""
-    head = read_head(source)
-    if len(head) < 512 or head[_TAR_MAGIC] != b"ustar":
+    if read_head(source)[_TAR_MAGIC] != b"ustar":
         plain.append(source)
         return
     with _open_tar(source.path) as tar:
-        for member in tar:
-            if member.isfile() and not member.name.rsplit("/", 1)[-1].startswith("."):
-                members.append(Source(source.path, member.name, member.size))
+        members.extend(
+            Source(source.path, member.name, member.size)
+            for member in tar
+            if member.isfile() and not _is_hidden(member.name)
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.traces.errors import TraceFormatError
-from foretrace.traces.importers import scan
+from foretrace.traces.importers import keys, scan
 from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
 
 CAPACITY = 1 << 13
@@ -25,7 +25,7 @@ class Block:
 
     Attributes:
         text: the text, uint8, shape ``(bytes,)``.
-        rows: one row per event, columns as in :mod:`scan`, shape ``(events, scan.WIDTH)``.
+        rows: one row per event, columns as in :mod:`scan`, shape ``(events, keys.WIDTH)``.
     """
 
     text: scan.U8
@@ -55,7 +55,7 @@ class EventStream:
         self._chunks = iter(chunks)
         self._losses = losses
         self._python = python
-        self._out = np.empty((CAPACITY, scan.WIDTH), np.int64)
+        self._out = np.empty((CAPACITY, keys.WIDTH), np.int64)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in file order; a block is valid until the next one is asked for.
