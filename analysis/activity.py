@@ -42,7 +42,6 @@ _HOST = (TaskKind.HOST, TaskKind.CALL, TaskKind.SYNC)
 _COPY = (TaskKind.MEMCPY, TaskKind.MEMSET)
 _HOST_EDGES = (
     EdgeKind.HOST_ORDER, EdgeKind.THREAD, EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.MARK,
-    EdgeKind.QUEUE,
 )  # fmt: skip
 
 
@@ -261,6 +260,7 @@ def _walked(timeline: Timeline, walks: Stretches, rank: I32) -> Pieces:
     by_kind[TaskKind.SKEW] = Activity.IDLE_NO_WORK
     by_edge = np.full(len(EdgeKind), Activity.IDLE_DEPENDENCY)
     by_edge[list(_HOST_EDGES)] = Activity.IDLE_HOST
+    by_edge[EdgeKind.WINDOW] = Activity.IDLE_NO_WORK
     bound = timeline.bound[walks.task]
     activity = np.select(
         [

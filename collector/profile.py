@@ -10,7 +10,9 @@ from typing import Literal
 
 from foretrace.collector.closing import closing_line
 from foretrace.collector.finish import Finisher
+from foretrace.collector.kineto import refuse_running_profiler
 from foretrace.collector.options import Options, clean_labels, clean_path, clean_ranks
+from foretrace.collector.overhead import hook_entry_ns
 from foretrace.collector.place import Place, find_place, make_room, one_line
 from foretrace.collector.session import GaveUpError, Session
 from foretrace.traces.errors import ForetraceError
@@ -92,8 +94,7 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
 
     def __enter__(self) -> profile:
         try:
-            from foretrace.collector.kineto import refuse_running_profiler
-            from foretrace.collector.overhead import hook_entry_ns
+            import torch  # noqa: F401 (all that follows needs it)
         except ImportError as error:
             raise ForetraceError(f"profile: needs torch ({error})") from error
         place = self._place = find_place(self._options)

@@ -52,6 +52,7 @@ class EdgeKind(IntEnum):
     MARK = 8  # last work -> end of a step
     WINDOW = 9  # initial condition: when a lane enters the recorded window
     OVERLAP = 10  # same stream, still running: counts from the earlier kernel's *start*
+    POST = 11  # call -> message that a host thread sends or receives
 
 
 @dataclass(frozen=True, slots=True)

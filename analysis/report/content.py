@@ -104,11 +104,11 @@ def gather(run: Run) -> Content:
     case = make_case(run.graph)
     found = find(case, run.measured)
     slowest = slowest_step(run.measured)
-    with page_style("ranks"):
-        ranks = inline_svg(breakdown_figure(table), _describe(table))
-    with page_style("timeline"):
+    with page_style():
+        ranks = inline_svg(breakdown_figure(table), _describe(table), "ranks")
         figure, data = timeline_figure(run.measured, slowest)
-        drawn = inline_svg(figure, f"Timeline of step {slowest}: what each rank does over time")
+        label = f"Timeline of step {slowest}: what each rank does over time"
+        drawn = inline_svg(figure, label, "time")
     parts = _parts(table)
     source = provenance(run)
     measured = step_time(step_windows(run.measured))
@@ -157,7 +157,7 @@ def _verdict(parts: list[Part], found: Findings) -> list[str]:
     share = {p.name: p.share for p in parts}
     idle = sum(v for k, v in share.items() if k.startswith("idle"))
     lines = [
-        f"Devices compute for {share.get('compute', 0):.0%} of the step, communicate for "
+        f"Ranks compute for {share.get('compute', 0):.0%} of the step, communicate for "
         f"{share.get('communication', 0):.0%} with nothing computed meanwhile, and are idle for "
         f"{idle:.0%}."
     ]

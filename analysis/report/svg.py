@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _INK = "#123456"  # stands for the page's own text colour
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_IDENTITY = re.compile(r'(\bid="|href="#|url\(#)')
 _NAMESPACES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
 
 _STYLE: dict[str, Any] = {
@@ -25,27 +26,25 @@ _STYLE: dict[str, Any] = {
     "axes.facecolor": "none",
     "figure.facecolor": "none",
     "hatch.linewidth": 0.6,
+    "svg.hashsalt": "foretrace",  # the same figure gets the same ids each time
 }
 
 
-def page_style(salt: str) -> AbstractContextManager[None]:
-    """Matplotlib settings under which figures for the page are made.
-
-    Args:
-        salt: different for each figure of a page, keeps their ids apart.
-    """
+def page_style() -> AbstractContextManager[None]:
+    """Matplotlib settings under which figures for the page are made."""
     import matplotlib as mpl
 
-    settings: Any = _STYLE | {"svg.hashsalt": salt}
+    settings: Any = _STYLE
     return mpl.rc_context(settings)
 
 
-def inline_svg(figure: Figure, label: str) -> str:
+def inline_svg(figure: Figure, label: str, prefix: str) -> str:
     """A figure as an ``<svg>`` element.
 
     Args:
         figure: made under :func:`page_style`, which still holds.
         label: what the figure shows, for readers who cannot see it.
+        prefix: begin of every id inside, so that figures of one page do not clash.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -55,4 +54,5 @@ def inline_svg(figure: Figure, label: str) -> str:
     head = re.sub(r' (?:width|height)="[^"]*"', "", _NAMESPACES.sub("", head))
     name = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     text = f'{head} role="img" aria-label="{name}">{_NAMESPACES.sub("", rest)}'
+    text = _IDENTITY.sub(rf"\g<1>{prefix}-", text)
     return text.replace(_INK, "currentColor")

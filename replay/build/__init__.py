@@ -298,7 +298,7 @@ def _add_rank(
     events = p.events
     anchors = host.find_anchors(events, p.boundaries, p.calls, p.handoffs, p.marks)
     tasks = host.add_host_tasks(parts, events, p.boundaries, anchors, context)
-    device = device_.add_device_tasks(parts, events, p.call_of, tasks.issue, exec_ns, context)
+    device = device_.add_device_tasks(parts, events, p.call_of, tasks, exec_ns, context)
     network = calls_.network_waits(events, p.collectives)
     source, target = waits.blocking_calls(events, p.calls, device, p.call_of, network, names)
     parts.add_edges(device.finish[source], tasks.block[target], EdgeKind.SYNC)

@@ -31,11 +31,14 @@ class Calls:
         row: event row.
         launches: whether device rows carry its correlation.
         blocks: whether it waits for the device.
+        until: its end, ns; of a call that posts a message the moment it does, since all of its
+            own work lies before that.
     """
 
     row: I64
     launches: np.ndarray
     blocks: np.ndarray
+    until: I64
 
 
 def device_call_rows(events: RankEvents) -> I64:
@@ -77,7 +80,18 @@ def find_calls(
     blocks |= _blocked_copies(events, call_of, names)
     blocks[network_waits(events, collectives)[1]] = True
     rows = np.flatnonzero((launches & is_runtime) | blocks)
-    return Calls(rows, launches[rows], blocks[rows])
+    until = events.end.copy()
+    posts = work[is_message(events, work)]
+    until[call_of[posts]] = np.clip(
+        events.start[posts], events.start[call_of[posts]], events.end[call_of[posts]]
+    )
+    return Calls(rows, launches[rows], blocks[rows], until[rows])
+
+
+def is_message(events: RankEvents, rows: I64) -> np.ndarray:
+    """Which rows are messages of a host thread (see ``columns.with_network_lanes``)."""
+    messages: np.ndarray = (events.device[rows] == NETWORK) & (events.stream[rows] < -1)
+    return messages
 
 
 def network_waits(events: RankEvents, collectives: RankCollectives) -> tuple[I64, I64]:

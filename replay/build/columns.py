@@ -15,6 +15,8 @@ from foretrace.traces.store import TraceSet
 NETWORK = -2
 """Device number of host threads that carry out communication."""
 
+SEND = COLLECTIVE_KINDS.index("send")
+
 KIND = {name: code for code, name in enumerate(EVENT_KINDS)}
 
 EVENT_COLUMNS = (
@@ -163,7 +165,8 @@ def with_network_lanes(events: RankEvents, collectives: RankCollectives) -> Rank
     A gloo worker thread is to a rank what a communication stream is to a GPU: calls enqueue
     operations, the thread runs them in order, hosts wait for their ends. So its rows become
     rows of the pseudo device ``NETWORK``, caused by the calls that issued them, and every rule
-    for streams applies.
+    for streams applies. Messages run beside each other and in order per peer and direction: each
+    such pair is a stream of its own, with a number below -1.
     """
     work = collectives.work
     mine = (work >= 0) & (events.thread[work] >= 0)
@@ -174,6 +177,9 @@ def with_network_lanes(events: RankEvents, collectives: RankCollectives) -> Rank
     device, stream = events.device.copy(), events.stream.copy()
     correlation, step = events.correlation.copy(), events.step.copy()
     kind[work], device[work], stream[work] = KIND["kernel"], NETWORK, events.thread[work]
+    message = collectives.p2p[mine]
+    lane = -2 - 2 * collectives.peer[mine] - (collectives.kind[mine] == SEND)
+    stream[work[message]] = lane[message]
     thread[work] = -1
     issued = call >= 0
     first = int(correlation.max(initial=0)) + 1

@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from foretrace.replay.build.calls import is_message
 from foretrace.replay.build.columns import KIND, RankEvents
 from foretrace.replay.build.context import Context
+from foretrace.replay.build.host import HostTasks
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
 
@@ -43,7 +45,7 @@ def add_device_tasks(
     parts: GraphParts,
     events: RankEvents,
     call_of: I64,
-    issue: I64,
+    host: HostTasks,
     exec_ns: I64,
     context: Context,
 ) -> DeviceTasks:
@@ -53,7 +55,7 @@ def add_device_tasks(
         parts: the graph under construction.
         events: the rank's events.
         call_of: runtime row of each device row, -1 without one.
-        issue: task that issues the work of a runtime row, -1.
+        host: the rank's host tasks.
         exec_ns: for communication rows their execution without waiting, -1 for other rows;
             shape ``(rows,)``.
         context: what all ranks share.
@@ -89,8 +91,11 @@ def add_device_tasks(
     parts.add_edges(begin[comm], finish[comm], EdgeKind.RENDEZVOUS)
     _add_stream_order(parts, events, rows, key, (begin, finish))
     call = call_of[rows]
-    launch = np.where(call >= 0, issue[call], -1)
-    parts.add_edges(launch, begin, EdgeKind.LAUNCH)
+    launch = np.where(call >= 0, host.issue[call], -1)
+    # A message of a host thread is posted by its call; everything else is queued and picked up.
+    message = is_message(events, rows)
+    parts.add_edges(launch[~message], begin[~message], EdgeKind.LAUNCH)
+    parts.add_edges(host.posted[call[message]], begin[message], EdgeKind.POST)
     # Work whose launch lies before the window: the head of its stream enters when it did.
     orphan = (launch < 0) & _heads(key)
     skew = parts.add_tasks(

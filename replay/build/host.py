@@ -55,6 +55,7 @@ class HostTasks:
 
     Attributes:
         issue: event row -> task that issues its device work (CALL), -1.
+        posted: event row -> task after which a message is on its way, -1.
         block: event row -> task that waits for the device (SYNC), -1.
         mark_begin: MARK task at the begin of each step mark, shape ``(marks,)``.
         mark_end: MARK task at its end.
@@ -62,6 +63,7 @@ class HostTasks:
     """
 
     issue: I64
+    posted: I64
     block: I64
     mark_begin: I64
     mark_end: I64
@@ -93,7 +95,7 @@ def find_anchors(
     issue, both = calls.launches, calls.launches & calls.blocks
     row = calls.row[issue]
     # A call that launches and blocks: its issue takes no time of its own, its return is the wait.
-    until = np.where(calls.blocks[issue], start[row], end[row])
+    until = np.where(calls.blocks[issue], start[row], calls.until[issue])
     add(lane[issue], start[row], until, TaskKind.CALL, row, resumes=False, tag=-1)
     row = calls.row[both]
     add(lane[both], end[row], end[row], TaskKind.SYNC, row, resumes=True, tag=-1)
@@ -150,47 +152,65 @@ def add_host_tasks(
         Where the tasks of calls and marks are.
     """
     stalls = _stall_sums(b, context.typical)
-    own = stalls(anchors.thread, anchors.start, anchors.end)
-    nxt = np.arange(len(anchors.thread)) + 1
-    last = np.ones(len(nxt), bool)
-    last[:-1] = anchors.thread[1:] != anchors.thread[:-1]
-    nxt[last] = np.flatnonzero(last)
-    gap_end = np.where(last | anchors.resumes[nxt], anchors.end, anchors.start[nxt])
+    last, following = _successors(anchors)
+    gap_end = np.where(last | anchors.resumes[following], anchors.end, anchors.start[following])
     excess = stalls(anchors.thread, anchors.end, gap_end)
     blocks = anchors.kind == TaskKind.SYNC
-    cost = np.where(blocks, context.sync_cost_ns, anchors.end - anchors.start - own)
-    lane = np.array(
-        [parts.lane(events.rank, -1, int(t)) for t in b.threads] or [0], np.int32
-    )[anchors.thread]  # fmt: skip
-    common = {"rank": events.rank}
-    name = np.where(anchors.row >= 0, events.name[anchors.row], context.wake_name)
-    step = _step_at(events, anchors)
+    length = anchors.end - anchors.start
+    own = np.where(
+        blocks, 0, np.minimum(stalls(anchors.thread, anchors.start, anchors.end), length)
+    )
+    cost = np.where(blocks, context.sync_cost_ns, length - own)
     begin = np.where(blocks, anchors.end - context.sync_cost_ns, anchors.start)
-    own = np.where(blocks, 0, own)
+    lanes = [parts.lane(events.rank, -1, int(t)) for t in b.threads]
+    shared = {
+        "rank": np.full(len(anchors.row), events.rank, np.int32),
+        "lane": np.array([*lanes, 0], np.int32)[anchors.thread],
+        "step": _step_at(events, anchors),
+    }
+    name = np.where(anchors.row >= 0, events.name[anchors.row], context.wake_name)
     task = parts.add_tasks(
-        anchors.kind, cost, begin, begin + cost, lane=lane, name=name, event=anchors.row,
-        step=step, **common,
+        anchors.kind, cost, begin, begin + cost, name=name, event=anchors.row, **shared
+    )
+    operator = _recent_operator(events, b, anchors.thread, gap_end)
+    stall = np.full_like(operator, context.stall_name)
+    called = _append(parts, task, TaskKind.STALL, own, anchors.end - own, shared | {"name": stall})
+    tail = _append(
+        parts, called, TaskKind.HOST, gap_end - anchors.end - excess, anchors.end,
+        shared | {"name": operator},
     )  # fmt: skip
-    tail = task.copy()
-    work = gap_end - anchors.end - excess
-    for kind, dur, start, label in (
-        (TaskKind.STALL, own, anchors.end - own, None),
-        (TaskKind.HOST, work, anchors.end, _recent_operator(events, b, anchors.thread, gap_end)),
-        (TaskKind.STALL, excess, gap_end - excess, None),
-    ):
-        rows = np.flatnonzero(dur > 0)
-        names = context.stall_name if label is None else label[rows]
-        added = parts.add_tasks(
-            kind, dur[rows], start[rows], start[rows] + dur[rows], lane=lane[rows],
-            name=names, step=step[rows], **common,
-        )  # fmt: skip
-        parts.add_edges(tail[rows], added, EdgeKind.HOST_ORDER)
-        tail[rows] = added
-    chain = ~last
-    parts.add_edges(tail[chain], task[nxt[chain]], EdgeKind.HOST_ORDER)
-    _add_handoff_edges(parts, anchors, task, lane, context, events.rank)
-    _add_skews(parts, anchors, task, lane, context, events.rank)
-    return _where(events, anchors, task)
+    tail = _append(parts, tail, TaskKind.STALL, excess, gap_end - excess, shared | {"name": stall})
+    parts.add_edges(tail[~last], task[following[~last]], EdgeKind.HOST_ORDER)
+    _add_handoff_edges(parts, anchors, task, shared["lane"], context, events.rank)
+    _add_skews(parts, anchors, task, shared["lane"], context, events.rank)
+    return _where(events, anchors, task, called)
+
+
+def _successors(anchors: Anchors) -> tuple[np.ndarray, I64]:
+    """Which anchors are their thread's last, and the next anchor of each (itself for the last)."""
+    count = len(anchors.thread)
+    last = np.ones(count, bool)
+    last[:-1] = anchors.thread[1:] != anchors.thread[:-1]
+    return last, np.where(last, np.arange(count), np.arange(count) + 1)
+
+
+def _append(
+    parts: GraphParts,
+    tail: I64,
+    kind: TaskKind,
+    dur_ns: I64,
+    start_ns: I64,
+    columns: dict[str, np.ndarray],
+) -> I64:
+    """Add a task behind each anchor's tail where its duration is positive; the new tails."""
+    rows = np.flatnonzero(dur_ns > 0)
+    dur, start = dur_ns[rows], start_ns[rows]
+    some = {name: values[rows] for name, values in columns.items()}
+    added = parts.add_tasks(kind, dur, start, start + dur, **some)
+    parts.add_edges(tail[rows], added, EdgeKind.HOST_ORDER)
+    result = tail.copy()
+    result[rows] = added
+    return result
 
 
 def _stall_sums(b: Boundaries, typical: TypicalGaps) -> Callable[[I64, I64, I64], I64]:
@@ -293,12 +313,14 @@ def _add_skews(
     parts.add_edges(skew, task[rows], EdgeKind.WINDOW)
 
 
-def _where(events: RankEvents, anchors: Anchors, task: I64) -> HostTasks:
+def _where(events: RankEvents, anchors: Anchors, task: I64, called: I64) -> HostTasks:
     """Index the tasks of calls and marks by their event rows."""
     issue = np.full(len(events.kind), -1, np.int64)
     block = np.full(len(events.kind), -1, np.int64)
     calls, syncs = anchors.kind == TaskKind.CALL, anchors.kind == TaskKind.SYNC
     issue[anchors.row[calls]] = task[calls]
+    posted = np.full(len(events.kind), -1, np.int64)
+    posted[anchors.row[calls]] = called[calls]
     block[anchors.row[syncs]] = task[syncs]
     begins = np.flatnonzero((anchors.tag <= -2) & (anchors.tag % 2 == 0))
     ends = np.flatnonzero((anchors.tag <= -3) & (anchors.tag % 2 == 1))
@@ -306,4 +328,4 @@ def _where(events: RankEvents, anchors: Anchors, task: I64) -> HostTasks:
     ends = ends[np.argsort(-anchors.tag[ends])]
     resumes = np.flatnonzero((anchors.tag >= 0) & (anchors.tag % 4 == RESUME))
     resumes = resumes[np.argsort(anchors.tag[resumes])]
-    return HostTasks(issue, block, task[begins], task[ends], task[resumes])
+    return HostTasks(issue, posted, block, task[begins], task[ends], task[resumes])

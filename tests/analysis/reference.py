@@ -12,7 +12,6 @@ HOST_EDGES = {
     EdgeKind.LAUNCH,
     EdgeKind.SYNC,
     EdgeKind.MARK,
-    EdgeKind.QUEUE,
 }
 
 

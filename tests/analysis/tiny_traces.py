@@ -13,7 +13,7 @@ from foretrace.traces.store import RankTables, TraceSetWriter
 
 US = 1_000
 BEGIN_NS = 1_700_000_000_000_000_000
-STEP_NS = 1_000 * US
+STEP_NS = 600 * US
 
 
 def write_trace_set(path: Path, ranks: int = 2, steps: int = 2) -> Path:

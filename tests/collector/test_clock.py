@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collector.stores import MemoryStore
 
 from foretrace.collector.channel import Channel
 from foretrace.collector.clock import ROUNDS, Server, measure, offset_at
 from foretrace.collector.spool import Sample
-from tests.collector.stores import MemoryStore
 
 WRONG_NS = 5_000_000_000
 

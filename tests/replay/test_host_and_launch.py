@@ -118,10 +118,6 @@ def test_work_launched_before_the_window(tmp_path: Path) -> None:
     assert j.start(j.task(KERNEL, "new")) == 225
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the edge from a stream's SKEW gets the constant of STREAM edges on top of the skew",
-)
 def test_head_of_a_stream_enters_without_any_delay(tmp_path: Path) -> None:
     r = RankTrace()
     r.mark(1, 0, 9_000)

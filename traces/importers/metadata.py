@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from foretrace.traces.importers import scan
+from foretrace.traces.importers import json_text
 from foretrace.traces.salvage import Losses, repair
 
 _KEPT = ("distributedInfo", "baseTimeNanoseconds", "deviceProperties", "host_name", "schemaVersion")
@@ -100,7 +100,7 @@ def _one_by_one(text: bytes) -> dict[str, Any]:
         match = re.search(rb'"%s"\s*:\s*' % key.encode(), text)
         if not match:
             continue
-        stop = scan.skip_value(scan.as_array(text), match.end(), len(text))
+        stop = json_text.skip_value(json_text.as_array(text), match.end(), len(text))
         try:
             members[key] = msgspec.json.decode(repair(text[match.end() : stop]))
         except msgspec.DecodeError:

@@ -9,12 +9,28 @@ that are no UTF-8) does no harm.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from foretrace.traces.importers.json_text import (
+    CLOSE,
+    CLOSE_LIST,
+    CLOSED,
+    COMMA,
+    CUT,
+    DAMAGED,
+    FULL,
+    MORE,
+    OPEN,
+    QUOTE,
+    after_member,
+    equals,
+    skip_open,
+    skip_space,
+    skip_value,
+    value_of,
+)
 from foretrace.traces.importers.keys import (
     ABSENT,
     BAD_TIME,
@@ -51,95 +67,16 @@ from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
-# Why a scan stopped.
-MORE = 0  # the text ended inside an event, or between two
-CLOSED = 1  # the array ended
-DAMAGED = 2  # what stands at the position is no JSON object
-FULL = 3  # the output is full; go on from the position
-
 MAX_EVENT_BYTES = 1 << 24
 """An object longer than this is a string that lost its closing quote."""
 
 _PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
 _TRACE_ROW = np.frombuffer(b'"Trace"', np.uint8)
 _MEMORY_ROW = np.frombuffer(b'"[memory]"', np.uint8)
-_EVENTS_KEY = np.frombuffer(b"traceEvents", np.uint8)
 
-_QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
-_OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 123, 125, 91, 93
-_NEWLINE, _SPACE = 10, 32
 _LASTS, _INSTANT = 88, 105  # X, i
 _CATEGORY = FIRST_TEXT + 2 * TEXTS.index("cat")
 _NAME = FIRST_TEXT + 2 * TEXTS.index("name")
-
-
-@njit(nogil=True)
-def _skip_space(buf: U8, p: int, end: int) -> int:
-    while p < end and buf[p] <= _SPACE:
-        p += 1
-    return p
-
-
-@njit(nogil=True)
-def _skip_string(buf: U8, p: int, end: int) -> int:
-    """Position after the string that opens at ``p``; -1 cut off, -2 a raw newline inside."""
-    p += 1
-    while p < end:
-        c = buf[p]
-        p += 1
-        if c == _QUOTE:
-            return p
-        if c == _BACKSLASH:
-            p += 1
-        elif c == _NEWLINE:
-            return -2
-    return -1
-
-
-@njit(nogil=True)
-def _skip_open(buf: U8, p: int, end: int) -> int:
-    """Position after the bracket that closes what is open at ``p``; -1 or -2 as above."""
-    depth = 1
-    while p < end:
-        c = buf[p]
-        if c == _QUOTE:
-            p = _skip_string(buf, p, end)
-            if p < 0:
-                return p
-            continue
-        p += 1
-        if c == _OPEN or c == _OPEN_LIST:  # noqa: PLR1714, SIM109  (slower when compiled)
-            depth += 1
-        elif c == _CLOSE or c == _CLOSE_LIST:  # noqa: PLR1714, SIM109
-            depth -= 1
-            if depth == 0:
-                return p
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def skip_value(buf: U8, p: int, end: int) -> int:
-    """Position after the JSON value at ``p``; -1 cut off, -2 damaged."""
-    start = p
-    if p < end and buf[p] == _QUOTE:
-        return _skip_string(buf, p, end)
-    if p < end and (buf[p] == _OPEN or buf[p] == _OPEN_LIST):
-        return _skip_open(buf, p + 1, end)
-    while p < end and buf[p] > _SPACE and buf[p] not in (_COMMA, _CLOSE, _CLOSE_LIST):
-        p += 1
-    if p == end:
-        return -1
-    return p if p > start else -2
-
-
-@njit(nogil=True)
-def _equals(buf: U8, p: int, stop: int, text: U8) -> bool:
-    if stop - p != len(text):
-        return False
-    for i in range(len(text)):  # noqa: SIM110  (Numba compiles no generators here)
-        if buf[p + i] != text[i]:
-            return False
-    return True
 
 
 @njit(nogil=True)
@@ -163,12 +100,12 @@ def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     for i in range(8, length):
         if buf[p + i] != KEY_BYTES[offset + i]:
             return -1
-    return k
+    return int(k)
 
 
 @njit(nogil=True)
 def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
-    if buf[p] == _QUOTE:  # some writers quote the number
+    if buf[p] == QUOTE:  # some writers quote the number
         p += 1
         stop -= 1
     row[column], ok = decimal_us_to_ns(buf, p, stop)
@@ -183,11 +120,11 @@ def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     row[column] = p
     row[column + 1] = stop
     if column == _CATEGORY:
-        if _equals(buf, p, stop, _PYTHON_FUNCTION):
+        if equals(buf, p, stop, _PYTHON_FUNCTION):
             row[FLAGS] |= PYTHON
-        elif _equals(buf, p, stop, _TRACE_ROW):
+        elif equals(buf, p, stop, _TRACE_ROW):
             row[FLAGS] |= TRACE
-    elif column == _NAME and _equals(buf, p, stop, _MEMORY_ROW):
+    elif column == _NAME and equals(buf, p, stop, _MEMORY_ROW):
         row[FLAGS] |= MEMORY
 
 
@@ -211,44 +148,14 @@ def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
 
 
 @njit(nogil=True)
-def _value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
-    """(end of the key that opens at ``p``, position of its value); a negative one is damage."""
-    if buf[p] != _QUOTE:
-        return 0, -2
-    p = _skip_string(buf, p, end)
-    if p < 0:
-        return 0, p
-    key_end = p - 1
-    p = _skip_space(buf, p, end)
-    if p >= end:
-        return 0, -1
-    if buf[p] != _COLON:
-        return 0, -2
-    return key_end, _skip_space(buf, p + 1, end)
-
-
-@njit(nogil=True)
-def _after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
-    """(position of the next key or after the object, whether the object ended)."""
-    p = _skip_space(buf, p, end)
-    if p >= end:
-        return -1, False
-    if buf[p] == _CLOSE:
-        return p + 1, True
-    if buf[p] != _COMMA:
-        return -2, False
-    return _skip_space(buf, p + 1, end), False
-
-
-@njit(nogil=True)
 def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
-    """Read the object of arguments that opens at ``p``; position after it, or -1, -2."""
-    p = _skip_space(buf, p + 1, end)
-    if p < end and buf[p] == _CLOSE:
+    """Read the object of arguments that opens at ``p``; position after it, CUT or BROKEN."""
+    p = skip_space(buf, p + 1, end)
+    if p < end and buf[p] == CLOSE:
         return p + 1
     while p >= 0 and p < end:
         start = p + 1
-        key_end, p = _value_of(buf, p, end)
+        key_end, p = value_of(buf, p, end)
         if p < 0:
             return p
         stop = skip_value(buf, p, end)
@@ -257,10 +164,10 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
         k = _find_key(buf, start, key_end, 1)
         if k >= 0:
             _note(buf, p, stop, row, k)
-        p, ended = _after_member(buf, stop, end)
+        p, ended = after_member(buf, stop, end)
         if ended:
             return p
-    return min(p, -1)
+    return min(p, CUT)
 
 
 @njit(nogil=True)
@@ -274,13 +181,13 @@ def _unwanted(row: I64, python: bool) -> bool:
 
 @njit(nogil=True)
 def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
-    """Read the member of an event whose key opens at ``p``; position after it, or -1, -2."""
+    """Read the member of an event whose key opens at ``p``; position after it, CUT or BROKEN."""
     start = p + 1
-    key_end, p = _value_of(buf, p, end)
+    key_end, p = value_of(buf, p, end)
     if p < 0:
         return p
     k = _find_key(buf, start, key_end, 0)
-    if k >= 0 and KEYS[k, 2] == TO_ARGS and p < end and buf[p] == _OPEN:
+    if k >= 0 and KEYS[k, 2] == TO_ARGS and p < end and buf[p] == OPEN:
         return _scan_args(buf, p, end, row)
     stop = skip_value(buf, p, end)
     if k >= 0 and stop >= 0:
@@ -290,23 +197,23 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
 
 @njit(nogil=True)
 def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
-    """Read the object that opens at ``p``: position after it, -1 cut off, -2 damaged."""
+    """Read the object that opens at ``p``: position after it, CUT or BROKEN."""
     for i in range(WIDTH):
         row[i] = ABSENT if FIRST_INTEGER <= i < FIRST_TEXT else 0
     row[START] = p
-    p = _skip_space(buf, p + 1, end)
-    if p < end and buf[p] == _CLOSE:
+    p = skip_space(buf, p + 1, end)
+    if p < end and buf[p] == CLOSE:
         return p + 1
     while p >= 0 and p < end:
         p = _scan_member(buf, p, end, row)
         if p < 0:
             return p
-        p, ended = _after_member(buf, p, end)
+        p, ended = after_member(buf, p, end)
         if ended:
             return p
         if p >= 0 and _unwanted(row, python):
-            return _skip_open(buf, p, end)
-    return min(p, -1)
+            return skip_open(buf, p, end)
+    return min(p, CUT)
 
 
 @njit(cache=True, nogil=True)
@@ -327,58 +234,23 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
     """
     n = 0
     while True:
-        p = _skip_space(buf, p, end)
+        p = skip_space(buf, p, end)
         if p >= end:
             return n, p, MORE
         c = buf[p]
-        if c == _COMMA:
+        if c == COMMA:
             p += 1
-        elif c == _CLOSE_LIST:
+        elif c == CLOSE_LIST:
             return n, p + 1, CLOSED
-        elif c != _OPEN:
+        elif c != OPEN:
             return n, p, DAMAGED
         elif n == len(out):
             return n, p, FULL
         else:
             stop = _scan_event(buf, p, end, out[n], python)
             if stop < 0:
-                cut = stop == -1 and end - p <= MAX_EVENT_BYTES
+                cut = stop == CUT and end - p <= MAX_EVENT_BYTES
                 return n, p, MORE if cut else DAMAGED
             out[n, STOP] = stop
             n += 1
             p = stop
-
-
-@njit(cache=True, nogil=True)
-def find_array(buf: U8, p: int, end: int) -> tuple[int, int]:
-    """Find the ``traceEvents`` array among the members of the top-level object.
-
-    Args:
-        buf: the text.
-        p: a position between two members of the object.
-        end: where the text in ``buf`` ends.
-
-    Returns:
-        Position of the array's bracket and CLOSED; or the position between two members to
-        go on from with MORE text; or with DAMAGED.
-    """
-    while True:
-        p = _skip_space(buf, p, end)
-        if p < end and buf[p] == _COMMA:
-            p = _skip_space(buf, p + 1, end)
-        if p >= end:
-            return p, MORE
-        member = p
-        key_end, p = _value_of(buf, p, end)
-        a_list = p >= 0 and p < end and buf[p] == _OPEN_LIST
-        if a_list and _equals(buf, member + 1, key_end, _EVENTS_KEY):
-            return p, CLOSED
-        if p >= 0:
-            p = skip_value(buf, p, end)
-        if p < 0:
-            return member, MORE if p == -1 else DAMAGED
-
-
-def as_array(text: bytes | bytearray | memoryview) -> Any:
-    """The bytes of ``text`` as a NumPy array that shares their memory."""
-    return np.frombuffer(text, np.uint8)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.traces.errors import TraceFormatError
-from foretrace.traces.importers import keys, scan
+from foretrace.traces.importers import json_text, keys, scan
 from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
 
 CAPACITY = 1 << 13
@@ -69,18 +69,16 @@ class EventStream:
         while not self.closed and (more or position < len(text)):
             n, position, state = self._scan(text, position)
             if n:
-                yield Block(scan.as_array(text), self._out[:n].copy())
-            if state == scan.CLOSED:
+                yield Block(json_text.as_array(text), self._out[:n].copy())
+            if state == json_text.CLOSED:
                 self.closed = True
-            elif state == scan.DAMAGED:
-                position = self._step_over(text, position)
-            elif state == scan.MORE:
-                if not more and position < len(text):
-                    self._losses.add(
-                        "event cut off by the end of the file", 1, bytes(text[position:])
-                    )
-                    break
+            elif state == json_text.MORE and not more and position < len(text):
+                self._losses.add("event cut off by the end of the file", 1, bytes(text[position:]))
+                break
+            elif state == json_text.MORE or (more and self._may_go_on(text, position, state)):
                 text, position, more = self._refill(text, position)
+            elif state == json_text.DAMAGED:
+                position = self._step_over(text, position)
         self.tail = bytes(text[position:]) + b"".join(self._counted()) if self.closed else b""
 
     def _counted(self) -> Iterator[bytes]:
@@ -90,7 +88,7 @@ class EventStream:
 
     def _scan(self, text: bytearray, position: int) -> tuple[int, int, int]:
         n, position, state = scan.scan_events(
-            scan.as_array(text), position, len(text), self._out, self._python
+            json_text.as_array(text), position, len(text), self._out, self._python
         )
         return int(n), int(position), int(state)
 
@@ -102,13 +100,18 @@ class EventStream:
             return rest, 0, False
         return rest + chunk, 0, True
 
+    def _may_go_on(self, text: bytearray, position: int, state: int) -> bool:
+        """Whether the end of a damaged event is still to come."""
+        short = len(text) - position < scan.MAX_EVENT_BYTES
+        return state == json_text.DAMAGED and short and next_event(text, position + 1) < 0
+
     def _step_over(self, text: bytearray, position: int) -> int:
         """Mend the damaged event at ``position`` or leave it out; where to go on from."""
         following = next_event(text, position + 1)
         stop = following if following > 0 else len(text)
         text[position:stop] = blank_control_bytes(text[position:stop])
         row = self._out[:1]
-        n, _, _ = scan.scan_events(scan.as_array(text), position, stop, row, True)
+        n, _, _ = scan.scan_events(json_text.as_array(text), position, stop, row, True)
         if n:
             return position
         example = bytes(text[position : position + 1000])
@@ -129,11 +132,11 @@ class EventStream:
                 continue
             if text[position - 1] == ord("["):
                 return position
-            at, state = scan.find_array(scan.as_array(text), position, len(text))
-            if state == scan.CLOSED:
+            at, state = json_text.find_array(json_text.as_array(text), position, len(text))
+            if state == json_text.CLOSED:
                 self.head = bytes(text[:at])
                 return int(at) + 1
-            if state == scan.DAMAGED:
+            if state == json_text.DAMAGED:
                 match = _ARRAY_KEY.search(text, int(at))
                 if match:
                     self._losses.add("damaged metadata", 1, bytes(text[int(at) : int(at) + 1000]))
