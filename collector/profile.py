@@ -12,7 +12,6 @@ from foretrace.collector.closing import closing_line
 from foretrace.collector.finish import Finisher
 from foretrace.collector.kineto import refuse_running_profiler
 from foretrace.collector.options import Options, clean_labels, clean_path, clean_ranks
-from foretrace.collector.overhead import hook_entry_ns
 from foretrace.collector.place import Place, find_place, make_room, one_line
 from foretrace.collector.session import GaveUpError, Session
 from foretrace.traces.errors import ForetraceError
@@ -103,12 +102,14 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
         if self._options.detail == "full":
             refuse_running_profiler()
         make_room(place)
-        if place.channel is not None:
-            place.channel.increase("entered")
-        self._finisher = Finisher(self._options, place)
-        session = Session(self._options, place, self._finisher, hook_entry_ns())
-        session.begin()
-        self._session = session
+        finisher = self._finisher = Finisher(self._options, place)
+        self._session = Session(self._options, place, finisher)
+        try:
+            self._session.listen()
+        except ForetraceError:
+            finisher.close()
+            raise
+        self._guard(self._session.begin)
         return self
 
     def step(self) -> None:

@@ -8,7 +8,7 @@ import time
 from foretrace.collector.finish import Finisher, Given
 from foretrace.collector.kineto import KinetoProfiler, profiler_running
 from foretrace.collector.options import Options
-from foretrace.collector.overhead import HookCosts, StepTimes, summary, typical
+from foretrace.collector.overhead import HookCosts, StepTimes, hook_entry_ns, summary, typical
 from foretrace.collector.place import Place
 from foretrace.collector.probes import Probes
 from foretrace.collector.spool import Step
@@ -27,10 +27,9 @@ class Session:
         options: what the user asked for.
         place: which rank this is and how it reaches the others.
         finisher: takes the recording when it is over.
-        entry_ns: cost of getting into and out of a hook once.
     """
 
-    def __init__(self, options: Options, place: Place, finisher: Finisher, entry_ns: float) -> None:
+    def __init__(self, options: Options, place: Place, finisher: Finisher) -> None:
         first = 0 if options.trigger is None else None
         self.window = Window(options.wait, options.warmup, options.active, first)
         self.times = StepTimes()
@@ -40,7 +39,7 @@ class Session:
         self._finisher = finisher
         self._options = options
         self._place = place
-        self._entry_ns = entry_ns
+        self._entry_ns = 0.0
         self._phase = Phase.IDLE
         self.probes: Probes | None = None
         self._kineto: KinetoProfiler | None = None
@@ -50,10 +49,20 @@ class Session:
         self._signal: SignalTrigger | None = None
         self._stop_watching = threading.Event()
 
-    def begin(self) -> None:
-        """The loop is about to start."""
+    def listen(self) -> None:
+        """Wait for the trigger, if there is one.
+
+        Raises:
+            ForetraceError: this thread cannot wait for a signal.
+        """
         if self._options.trigger is not None:
             self._watch(self._options.trigger)
+
+    def begin(self) -> None:
+        """The loop is about to start."""
+        if self._place.channel is not None:
+            self._place.channel.increase("entered")
+        self._entry_ns = hook_entry_ns()
         self._enter(self.window.phase(0))
         self._began_ns = time.time_ns()
 

@@ -93,7 +93,7 @@ EVENTS = (
     ),
     Column("rf_id", pa.int64(), "Record function id: joins rows of an execution trace."),
 )
-"""``rank=NNNNN/events.parquet``: one row per event, sorted by start_ns; a row's number is its id."""
+"""``rank=NNNNN/events.parquet``: one row per event by start_ns; a row's number is its id."""
 
 COLLECTIVES = (
     Column("kind", TEXT, "One of COLLECTIVE_KINDS.", ""),

@@ -9,33 +9,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
 from foretrace.traces.manifest import Index, RankInfo, pack, unpack
-from foretrace.traces.schema import FORMAT_VERSION, TABLES, arrow_schema
+from foretrace.traces.parquet import read_table, write_table
+from foretrace.traces.schema import FORMAT_VERSION, TABLES
 from foretrace.traces.storage import Folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROW_GROUP_ROWS = 1 << 16
 _MANIFEST = "manifest.json"
 _PREFIX = "rank="
-
-# Columns that climb or repeat in runs: differences are far smaller than a dictionary.
-_DELTA = (
-    "start_ns",
-    "time_ns",
-    "correlation",
-    "external_id",
-    "call_event",
-    "work_event",
-    "wait_event",
-    "rf_id",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +56,10 @@ class TraceSetWriter:
         info = msgspec.structs.replace(tables.info, format_version=FORMAT_VERSION)
         with self.folder.replacing(rank_folder(info.rank)) as part:
             part.fs.makedirs(part.root, exist_ok=True)
-            _write_table(part, "events", tables.events)
-            _write_table(part, "collectives", tables.collectives)
+            write_table(part, "events", tables.events)
+            write_table(part, "collectives", tables.collectives)
             if tables.memory is not None:
-                _write_table(part, "memory", tables.memory)
+                write_table(part, "memory", tables.memory)
             part.write(msgspec.json.encode(info), _MANIFEST)
 
     def finish(self, **job: Any) -> None:
@@ -207,7 +193,7 @@ class TraceSet:
         unknown = set(wanted) - {c.name for c in TABLES[name]}
         if unknown:
             raise IncompleteTraceError(f"table {name} has no column {', '.join(sorted(unknown))}")
-        table = _read_table(self._folder, rank, name, wanted)
+        table = read_table(self._folder, rank_folder(rank), name, wanted)
         return table.to_pandas() if pandas else table
 
 
@@ -232,55 +218,6 @@ def _version() -> str:
     from foretrace import __version__
 
     return __version__
-
-
-def _write_table(folder: Folder, name: str, table: pa.Table) -> None:
-    schema = arrow_schema(name)
-    table = table.select(schema.names).cast(schema)
-    texts = [f.name for f in schema if f.name not in _DELTA]
-    delta = {f.name: "DELTA_BINARY_PACKED" for f in schema if f.name in _DELTA}
-    with folder.fs.open(folder.path(f"{name}.parquet"), "wb") as file:
-        pq.write_table(
-            table,
-            file,
-            compression="zstd",
-            row_group_size=ROW_GROUP_ROWS,
-            use_dictionary=texts,
-            column_encoding=delta,
-            write_statistics=True,
-        )
-
-
-def _read_table(folder: Folder, rank: int, name: str, wanted: list[str]) -> pa.Table:
-    path = folder.path(rank_folder(rank), f"{name}.parquet")
-    if name == "memory" and not folder.fs.exists(path):
-        return arrow_schema(name).empty_table().select(wanted)
-    try:
-        with folder.fs.open(path, "rb") as file:
-            parquet = pq.ParquetFile(file)
-            here = set(parquet.schema_arrow.names)
-            table = parquet.read(columns=[c for c in wanted if c in here])
-    except FileNotFoundError:
-        raise IncompleteTraceError(
-            f"{path}: the file of rank {rank} is gone; import or record it again"
-        ) from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TraceFormatError(f"{path}: not a readable Parquet file ({error})") from None
-    return _complete(table, name, wanted, path).unify_dictionaries().combine_chunks()
-
-
-def _complete(table: pa.Table, name: str, wanted: list[str], path: str) -> pa.Table:
-    """Put in columns that an older writer left out, and order all as wanted."""
-    schema = arrow_schema(name)
-    absent = {c.name: c for c in TABLES[name]}
-    for column in set(wanted) - set(table.column_names):
-        if absent[column].absent is None:
-            raise IncompleteTraceError(f"{path}: column {column} is missing")
-        values = np.full(len(table), absent[column].absent)
-        table = table.append_column(
-            schema.field(column), pa.array(values).cast(schema.field(column).type)
-        )
-    return table.select(wanted)
 
 
 def _read_rank_manifests(

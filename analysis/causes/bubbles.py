@@ -23,6 +23,7 @@ def pipeline_bubbles(case: Case) -> Iterator[Cause]:
     target = np.searchsorted(graph.pred_ptr, edges, side="right") - 1
     kind = labels(graph).kind[target]
     between = np.isin(kind, POINT_TO_POINT) & (graph.kind[target] == TaskKind.COMM)
+    between &= graph.rank[graph.pred[edges]] != graph.rank[target]  # its own arrival stays
     between &= case.in_steps[target]
     edges, target = edges[between], np.unique(target[between])
     arrive = arrivals(graph)[target]

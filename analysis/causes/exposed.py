@@ -51,7 +51,7 @@ def _cause(case: Case, tasks: I64, kind: str, family: str) -> Cause:
     )
     return Cause(
         kind="exposed_communication",
-        title=f"{kind} ({family}) is exposed for {ms(case.on_path(tasks))} a step",
+        title=f"{_name(kind)} ({family}) is exposed for {ms(case.on_path(tasks))} a step",
         ranks=tuple(np.unique(graph.rank[tasks]).tolist()),
         tasks=tasks,
         dur_ns=np.zeros(len(tasks), np.int64),
@@ -66,7 +66,16 @@ def _cause(case: Case, tasks: I64, kind: str, family: str) -> Cause:
     )
 
 
+def _name(kind: str) -> str:
+    return "Communication of unknown kind" if kind == "unknown" else kind
+
+
 def _action(kind: str, small: bool) -> str:
+    if kind in {"send", "recv", "send_recv"}:
+        return (
+            "Let transfers run beside the next micro-batch (overlapped p2p), and join small ones; "
+            "check the link between these ranks."
+        )
     if small:
         return (
             "Many small messages: join them (larger DDP bucket_cap_mb, fewer FSDP units, "

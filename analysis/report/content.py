@@ -174,19 +174,20 @@ def _verdict(parts: list[Part], found: Findings) -> list[str]:
 
 def _doubts(run: Run) -> list[str]:
     """What the accuracy of the replay says about the rest of the report."""
-    doubts = []
-    for step in run.assessment.steps:
-        if abs(step.error) > 0.05:
-            doubts.append(
-                f"The replay of step {step.step} is off by {step.error:+.1%}: "
-                "take the savings as hints."
-            )
-        if step.copied_host > 0.5:
-            doubts.append(
-                f"{step.copied_host:.0%} of the critical path of step {step.step} is host time "
-                "copied from the trace, so its small replay error says little about how well "
-                "devices and collectives are modelled."
-            )
+    steps = run.assessment.steps
+    doubts = [
+        f"The replay of step {step.step} is off by {step.error:+.1%}: take the savings as hints."
+        for step in steps
+        if abs(step.error) > 0.05
+    ]
+    copied = [step.copied_host for step in steps if step.copied_host > 0.5]
+    if copied:
+        low, high = f"{min(copied):.0%}", f"{max(copied):.0%}"
+        share = low if low == high else f"{low} to {high}"
+        doubts.append(
+            f"{share} of the critical path is host time copied from the trace, so a small replay "
+            "error says little about how well devices and collectives are modelled."
+        )
     unmatched = sum(run.assessment.build.unmatched.values())
     if unmatched:
         doubts.append(

@@ -174,7 +174,8 @@ def _accuracy_table(run: Run) -> Table:
     return Table(
         "Measured against replayed. The null replay knows nothing of waiting between ranks: "
         "where it is as good, the error alone proves nothing. Unexplained is time on the "
-        "critical path that the model does not account for.",
+        "critical path that the model does not account for. Where steps overlap, the mean at the "
+        "top counts their common time once.",
         (
             "step", "measured", "replayed", "error", "null replay", "unexplained late",
             "unexplained early", "host copied",

@@ -105,7 +105,7 @@ class GraphBuilder:
                 TaskKind.COMM,
                 rank,
                 dur if isinstance(dur, int) else dur[rank],
-                (arrive[rank], EdgeKind.STREAM),
+                (arrive[rank], EdgeKind.RENDEZVOUS),
                 (join, EdgeKind.RENDEZVOUS),
                 **more,
             )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,6 +14,7 @@ import msgspec
 from foretrace.traces.errors import ForetraceError, IncompleteTraceError, TraceFormatError
 from foretrace.traces.importers.ranks import rank_of_name
 from foretrace.traces.importers.registry import describe_content, format_of
+from foretrace.traces.importers.report import FileReport, ImportReport, peak_rss_bytes
 from foretrace.traces.importers.sources import (
     HEAD_BYTES,
     Content,
@@ -32,70 +31,8 @@ Watcher = Callable[[int, int, int], None]
 """Called with (stored bytes read, stored bytes in all, uncompressed bytes read)."""
 
 _POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class FileReport:
-    """What came of one file.
-
-    Attributes:
-        source: file, or archive and member.
-        rank: its rank.
-        rank_from: where the rank was found.
-        world_size: ranks of the job as the file says; 0 unknown.
-        events: rows of the events table.
-        bytes: uncompressed bytes.
-        checksum: CRC-32 of the uncompressed bytes.
-        dropped: what was left out.
-        peak_rss_bytes: largest memory of the process that read it.
-    """
-
-    source: str
-    rank: int
-    rank_from: str
-    world_size: int
-    events: int
-    bytes: int
-    checksum: int
-    dropped: tuple[Dropped, ...]
-    peak_rss_bytes: int
-
-
-@dataclass(slots=True)
-class ImportReport:
-    """What came of an import.
-
-    Attributes:
-        path: the trace set.
-        files: one report per imported rank, by rank.
-        notes: one line for everything worth knowing that is no error.
-        seconds: wall time.
-    """
-
-    path: str
-    files: list[FileReport] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def ranks(self) -> list[int]:
-        """Imported ranks, ascending."""
-        return [f.rank for f in self.files]
-
-    @property
-    def events(self) -> int:
-        """Rows of all events tables."""
-        return sum(f.events for f in self.files)
-
-    @property
-    def bytes(self) -> int:
-        """Uncompressed bytes of all files."""
-        return sum(f.bytes for f in self.files)
-
-    @property
-    def peak_rss_bytes(self) -> int:
-        """Largest memory of any process that took part."""
-        return max([peak_rss_bytes(), *(f.peak_rss_bytes for f in self.files)])
+_WORTH_A_PROCESS_BYTES = 4 << 20
+"""Stored bytes below which another process would start longer than it works."""
 
 
 def import_paths(
@@ -133,11 +70,6 @@ def import_paths(
         TraceSetWriter(url).finish(sources=len(sources), notes=report.notes)
     report.seconds = time.perf_counter() - began
     return report
-
-
-def peak_rss_bytes() -> int:
-    """Largest memory this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _check_target(target: Folder) -> None:
@@ -187,6 +119,7 @@ def _run(
     sources: list[Source], url: str, jobs: int, python: bool, watch: Watcher | None
 ) -> list[FileReport]:
     total = sum(s.size for s in sources)
+    jobs = min(jobs, 1 + total // _WORTH_A_PROCESS_BYTES)
     tasks = _tasks(list(enumerate(sources)), jobs)
     if len(tasks) == 1 or url.startswith("memory:"):
         done = [0, 0]

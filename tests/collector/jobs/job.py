@@ -126,6 +126,8 @@ def calls(rank: int, world: int, out: Path) -> None:
 def mixed(rank: int, _world: int, out: Path) -> None:
     """Rank 0 in full, rank 1 light, rank 2 not at all."""
     model = ddp_model()
+    ddp_step(model)
+    ddp_step(model)
     detail = "full" if rank == 0 else "light"
     with profile(
         out / "run.trace", warmup=0, active=2, detail=detail, ranks=[0, 1], layout={"dp": 3}
