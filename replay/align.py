@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import lsqr
 
 from foretrace.replay.graph import I32, I64
@@ -47,7 +48,8 @@ def align(ptr: I64, rank: I32, end_ns: I64) -> Alignment:
     """Solve for one offset per rank from matched ends.
 
     A robust least squares (Huber weights) over ``end = time of the collective - offset(rank)``;
-    the lowest rank's clock is kept, and ranks without any anchor get 0.
+    the lowest rank's clock is kept, in each set of ranks that anchors connect, and ranks without
+    any anchor get 0.
 
     Args:
         ptr: members of collective i are ``ptr[i]:ptr[i + 1]``, shape ``(c + 1,)``.
@@ -76,7 +78,7 @@ def align(ptr: I64, rank: I32, end_ns: I64) -> Alignment:
         residual = np.abs(value - design @ solution)
         scale = max(1.4826 * float(np.median(residual)), 1.0)
         weight = np.sqrt(np.minimum(1.0, HUBER * scale / np.maximum(residual, 1e-9)))
-    offset = solution[count:] - solution[count]
+    offset = solution[count:] - solution[count + _reference(row, column, count, len(ranks))]
     return Alignment(
         offset_ns={int(r): round(o) for r, o in zip(ranks, offset, strict=True)},
         residual_ns=round(float(np.median(residual))),
@@ -85,3 +87,13 @@ def align(ptr: I64, rank: I32, end_ns: I64) -> Alignment:
         },
         anchors=count,
     )
+
+
+def _reference(row: I64, column: I64, count: int, ranks: int) -> I64:
+    """The lowest rank that anchors connect each rank with, as columns, shape ``(ranks,)``."""
+    size = count + ranks
+    links = sparse.csr_matrix((np.ones(len(row)), (row, count + column)), shape=(size, size))
+    label = connected_components(links, directed=False)[1][count:]
+    _, first = np.unique(label, return_index=True)
+    lowest: I64 = first[np.searchsorted(np.unique(label), label)]
+    return lowest

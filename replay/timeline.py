@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.engine import counts_from_start
-from foretrace.replay.graph import DEVICE_KINDS, I32, I64, JobGraph, Timeline
+from foretrace.replay.graph import DEVICE_KINDS, I32, I64, JobGraph, TaskKind, Timeline
 from foretrace.replay.kernels import latest_predecessor
+
+IS_DEVICE = np.isin(np.arange(len(TaskKind)), DEVICE_KINDS)
+"""Whether a task kind runs on a device, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,6 @@ def step_windows(timeline: Timeline) -> StepWindows:
     end = np.full(len(steps), np.iinfo(np.int64).min)
     np.minimum.at(start, row, timeline.start_ns[graph.steps.begin])
     np.maximum.at(end, row, timeline.end_ns[graph.steps.end])
-    device = np.isin(graph.kind, DEVICE_KINDS) & np.isin(graph.step, steps)
+    device = IS_DEVICE[graph.kind] & np.isin(graph.step, steps)
     np.maximum.at(end, np.searchsorted(steps, graph.step[device]), timeline.end_ns[device])
     return StepWindows(steps.astype(np.int32), start, end)

@@ -224,7 +224,7 @@ def _nothing(graph: JobGraph, rule: Rule, term: Term) -> str:
     if term.key in PATTERN_KEYS:
         if "," in term.text:
             text += "a comma after a name is part of it, write '|' for either of two; "
-        return text + "longest names: " + _listing(_longest_names(graph, _NAMED[term.key]))
+        return text + "most time goes to: " + _listing(_costliest_names(graph, _NAMED[term.key]))
     numbers = np.unique(_numbers(graph, term.key))
     return text + f"{term.key}s in this trace: " + _ranges(numbers[numbers >= 0].tolist())
 
@@ -234,7 +234,7 @@ def _kinds_present(graph: JobGraph) -> list[str]:
     return [word for word, kinds in KIND_TASKS.items() if present & set(kinds)]
 
 
-def _longest_names(graph: JobGraph, kinds: Iterable[TaskKind]) -> list[str]:
+def _costliest_names(graph: JobGraph, kinds: Iterable[TaskKind]) -> list[str]:
     mask = _of_kinds(graph, kinds)
     total = np.bincount(graph.name[mask], graph.dur_ns[mask], minlength=len(graph.names))
     order = np.argsort(-total, kind="stable")

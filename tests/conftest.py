@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The first example of a test may compile; how long an example takes is nobody's business here.
+settings.register_profile("foretrace", deadline=None)
+settings.load_profile("foretrace")
 
 ROOT = Path(__file__).resolve().parents[1]
 

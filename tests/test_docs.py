@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from foretrace.cli import commands
+from foretrace.cli import commands, replay_view
 from foretrace.cli.app import build_program
 from foretrace.replay.scenario import COLLECTIVE_KINDS, KEYS, KINDS, parse
 
@@ -33,6 +35,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.partition("#")[0]).exists(), target
 
 
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\(([^)\s]+)\)", (ROOT / "docs/index.md").read_text()))
+    assert listed == {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
 def test_python_imports_exist(page: Path) -> None:
     for code in blocks(page.read_text(), "python"):
         for node in ast.walk(ast.parse(code)):
@@ -54,6 +61,21 @@ def test_commands_and_options_exist(page: Path) -> None:
             known = {o for p in program.get_command(ctx, name).params for o in p.opts}
             used = {w.partition("=")[0] for w in words if re.match(r"--?[a-z]", w)}
             assert used - {"--help", "--debug"} <= known, line
+
+
+def test_the_documented_json_of_replay_is_what_it_writes() -> None:
+    (block,) = blocks((ROOT / "docs/command-line.md").read_text(), "json")
+    document = json.loads(block)
+    records = {
+        "steps": replay_view.StepRow,
+        "alignment": replay_view.AlignmentRow,
+        "per_rank": replay_view.RankRow,
+        "scenarios": replay_view.ScenarioRow,
+    }
+    assert list(document) == [f.name for f in fields(replay_view.ReplayView)]
+    for key, record in records.items():
+        shown = document[key][0] if isinstance(document[key], list) else document[key]
+        assert list(shown) == [f.name for f in fields(record)], key
 
 
 def test_every_scenario_parses() -> None:

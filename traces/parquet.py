@@ -88,4 +88,6 @@ def _complete(table: pa.Table, name: str, wanted: list[str], rows: int) -> pa.Ta
             kind = pa.string() if is_text else column.type
             filled = pa.repeat(pa.scalar(column.absent, kind), rows)
             arrays.append(filled.dictionary_encode() if is_text else filled)
-    return pa.Table.from_arrays(arrays, schema=pa.schema([arrow_schema(name).field(w) for w in wanted]))
+    return pa.Table.from_arrays(
+        arrays, schema=pa.schema([arrow_schema(name).field(w) for w in wanted])
+    )

@@ -260,11 +260,11 @@ def _read_index(folder: Folder, names: list[str]) -> tuple[Index, list[str]]:
     gone = sorted(known - here)
     if gone:
         problems.append(f"{describe_ranks(gone)}: in the index, but the folder is gone")
-    kept = [unpack(i, index.members) for i in index.ranks if i.rank in here]
     late, more = _read_rank_manifests(folder, [rank_folder(r) for r in sorted(here - known)])
     if late and known:
         problems.append(f"{describe_ranks(sorted(late))}: not in the index, written after it")
-    if gone or late or _MANIFEST not in names:
+    if gone or late:
+        kept = [unpack(i, index.members) for i in index.ranks if i.rank in here]
         index = pack([*kept, *late.values()], index.job, index.created_by)
     return index, problems + more
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foretrace.analysis.causes.case import Case, Cause
-from foretrace.analysis.causes.wording import ms
+from foretrace.analysis.causes.wording import ms, size_text
 from foretrace.analysis.communication import labels
 from foretrace.analysis.groups import families
 from foretrace.replay.graph import I64, TaskKind
@@ -40,7 +40,7 @@ def _cause(case: Case, tasks: I64, kind: str, family: str) -> Cause:
     a_step = (len(number) + alone) / case.steps
     longest = int(tasks[np.argmax(case.path_ns[tasks])])
     mean = float(graph.dur_ns[tasks].sum()) / len(tasks)
-    sizes = f", {typical / 2**20:.3g} MiB in the median" if typical >= 0 else ""
+    sizes = f", {size_text(typical)} in the median" if typical >= 0 else ""
     sure = not alone and float(graph.collectives.confidence[number].min()) >= SURE
     doubt = (
         ()

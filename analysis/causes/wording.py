@@ -19,6 +19,14 @@ def ms(time_ns: float) -> str:
     return f"{value:,.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
 
 
+def size_text(size_bytes: float) -> str:
+    """A size for people, such as ``64 MiB`` or ``512 B``."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def by_rank(case: Case, tasks: I64, least: float = 0.1) -> tuple[tuple[int, ...], list[float]]:
     """Ranks by what these tasks take on them, most first, ns per step.
 

@@ -33,7 +33,7 @@ class Table:
         caption: what it shows.
         heads: column titles.
         kinds: how each column is written: "text", "name", "ms", "percent", "signed", "count",
-            "rate".
+            "bytes", "rate".
         rows: values.
     """
 
@@ -92,10 +92,10 @@ def _communication_table(run: Run, cut: StepPieces) -> Table:
         "Communication over the whole record. Waiting (for the last rank) and execution are "
         "summed over ranks; bus bandwidth as in nccl-tests, from the last arrival on.",
         (
-            "kind", "groups of", "groups", "operations", "MiB each", "waiting", "execution",
+            "kind", "groups of", "groups", "operations", "size of each", "waiting", "execution",
             "exposed", "bus GB/s",
         ),
-        ("text", "text", "count", "count", "rate", "ms", "ms", "percent", "rate"),
+        ("text", "text", "count", "count", "bytes", "ms", "ms", "percent", "rate"),
         rows,
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ def _communication_row(row: dict[Any, Any]) -> tuple[Any, ...]:
         row["family"],
         int(row["groups"]),
         int(row["count"]),
-        row["sized"] / row["count"] / 2**20 if row["sized"] > 0 else None,
+        row["sized"] / row["count"] if row["sized"] > 0 else None,
         row["wait_ns"],
         row["exec_ns"],
         row["exposed_ns"] / max(apart, 1),

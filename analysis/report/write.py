@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.analysis.causes.wording import ms as duration
-from foretrace.analysis.causes.wording import short_name
+from foretrace.analysis.causes.wording import short_name, size_text
 from foretrace.analysis.report.content import Content, gather
 from foretrace.analysis.run import Run, load_run
 
@@ -63,7 +63,14 @@ def _render(content: Content) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        ms=_ms, duration=duration, percent=_percent, signed=_signed, count=_count, short=short_name
+        ms=_ms,
+        duration=duration,
+        percent=_percent,
+        signed=_signed,
+        count=_count,
+        rate=_rate,
+        size=size_text,
+        short=short_name,
     )
     page: str = environment.get_template("report.html").render(c=content)
     return page
@@ -83,6 +90,12 @@ def _percent(share: float) -> str:
 def _signed(share: float) -> str:
     text = f"{100 * share:+.2f} %"
     return "0.00 %" if text[1:] == "0.00 %" else text.replace("-", "−")
+
+
+def _rate(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.01 else "<0.01"
 
 
 def _count(value: Any) -> str:

@@ -15,8 +15,9 @@ from foretrace.replay.align import ANCHOR_KINDS, Alignment, align
 from foretrace.replay.build import calls as calls_
 from foretrace.replay.build import context as context_
 from foretrace.replay.build import device as device_
-from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, waits
+from foretrace.replay.build import gaps, handoffs, host, identity, rendezvous, streamwaits
 from foretrace.replay.build import steps as steps_
+from foretrace.replay.build.buckets import with_bucket_waits
 from foretrace.replay.build.columns import (
     NETWORK,
     NameTable,
@@ -27,8 +28,10 @@ from foretrace.replay.build.columns import (
 from foretrace.replay.build.communicators import communicators
 from foretrace.replay.build.constants import Constant, with_constants
 from foretrace.replay.build.context import Context
+from foretrace.replay.build.launches import launches
 from foretrace.replay.build.messages import messages
 from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.build.syncs import blocking_calls
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
 from foretrace.traces.store import TraceSet
@@ -195,7 +198,7 @@ def _member_times(
 def _prepare(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> _Rank:
     """What the rules of one rank share."""
     call_of = calls_.device_call_rows(events)
-    collectives = waits.with_bucket_waits(events, collectives, call_of, names)
+    collectives = with_bucket_waits(events, collectives, call_of, names)
     calls = calls_.find_calls(events, collectives, call_of, names)
     b = gaps.boundaries(events)
     blocking = calls.row[calls.blocks]
@@ -220,7 +223,9 @@ def _network(events: RankEvents) -> handoffs.Network:
 def _as_one_step(p: _Rank) -> _Rank:
     """A recording without step marks is one step."""
     step = np.full_like(p.events.step, steps_.ONLY_STEP)
-    return replace(p, events=replace(p.events, step=step), marks=steps_.whole_recording(p.events))
+    waits = p.calls.row[p.calls.blocks]
+    marks = steps_.whole_recording(p.events, waits)
+    return replace(p, events=replace(p.events, step=step), marks=marks)
 
 
 def _split(
@@ -228,9 +233,12 @@ def _split(
 ) -> tuple[rendezvous.Split, dict[int, I64]]:
     """Execution of every communication row: from its match, else all of its duration."""
     tables = {r: (p.events, p.collectives) for r, p in prepared.items()}
-    halves = rendezvous.split(
-        matches, _member_times(tables, matches, "start"), _member_times(tables, matches, "end")
-    )
+    root = np.full(len(matches.rank), -1, np.int32)
+    for rank, p in prepared.items():
+        mine = matches.rank == rank
+        root[mine] = p.collectives.peer[matches.operation[mine]]
+    start, end = (_member_times(tables, matches, which) for which in ("start", "end"))
+    halves = rendezvous.split(matches, start, end, root)
     exec_ns = {}
     for rank, p in prepared.items():
         work = p.collectives.work[p.collectives.work >= 0]
@@ -299,16 +307,18 @@ def _add_rank(
     anchors = host.find_anchors(events, p.boundaries, p.calls, p.handoffs, p.marks)
     tasks = host.add_host_tasks(parts, events, p.boundaries, anchors, context)
     device = device_.add_device_tasks(parts, events, p.call_of, tasks, exec_ns, context)
-    network = calls_.network_waits(events, p.collectives)
-    source, target = waits.blocking_calls(events, p.calls, device, p.call_of, network, names)
+    launched = launches(events, device, p.call_of)
+    source, target = blocking_calls(events, p.calls, launched, p.call_of, names)
     parts.add_edges(device.finish[source], tasks.block[target], EdgeKind.SYNC)
+    work, wait = calls_.network_waits(events, p.collectives)
+    parts.add_edges(device.finish[work], tasks.block[wait], EdgeKind.SYNC)
     work = p.handoffs.work
     done = np.where(work >= 0, device.finish[work], -1)
     parts.add_edges(done, tasks.resume, EdgeKind.SYNC)
-    produced, consumed = waits.collective_waits(events, p.collectives, device, p.call_of)
-    recorded = waits.recorded_stream_waits(events, device, p.call_of)
+    produced, consumed = streamwaits.collective_waits(events, p.collectives, launched, p.call_of)
+    recorded = streamwaits.recorded_stream_waits(events, launched, p.call_of)
     for rows in (produced, consumed, recorded):
-        (source, target), contradicted = waits.uncontradicted(
+        (source, target), contradicted = streamwaits.uncontradicted(
             events, rows, events.end, events.start
         )
         parts.count_dropped("stream wait against the recorded order", contradicted)

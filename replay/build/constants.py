@@ -22,6 +22,9 @@ RUN = 16
 MIN_RUNS = 5
 """Samples are averaged over runs of this length (shorter where there are few of them)."""
 
+CLIP = 4.0
+"""Samples beyond this many medians count as that many."""
+
 MIN_SAMPLES = 20
 """A rank with fewer samples takes the constant pooled over all ranks."""
 
@@ -161,10 +164,13 @@ def low_percentile(slack: np.ndarray) -> int:
     Samples, in order of time, are first averaged over short runs: clocks that tick in whole
     microseconds spread equal gaps over two or three values, and a percentile of single samples
     would measure the ticks. The percentile of the runs' means stays low where the slack itself
-    varies, and runs with an outlier fall above it.
+    varies. Outliers are cut back first, so that lateness never becomes a constant.
     """
     if not len(slack):
         return 0
+    median = float(np.median(slack))
+    tick = int(np.gcd.reduce(slack))
+    slack = np.minimum(slack, max(median + 2 * tick, CLIP * median))
     run = max(min(RUN, len(slack) // MIN_RUNS), 1)
     whole = len(slack) // run * run
     means = slack[:whole].reshape(-1, run).mean(axis=1)

@@ -13,10 +13,11 @@ import numpy as np
 
 from foretrace.replay.build.identity import Matches
 from foretrace.replay.build.parts import GraphParts
-from foretrace.replay.graph import I64, EdgeKind, TaskKind
+from foretrace.replay.graph import I32, I64, EdgeKind, TaskKind
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 ROOTED = tuple(COLLECTIVE_KINDS.index(k) for k in ("broadcast", "reduce", "scatter", "gather"))
+FROM_ROOT = tuple(COLLECTIVE_KINDS.index(k) for k in ("broadcast", "scatter"))
 POINT_TO_POINT = tuple(COLLECTIVE_KINDS.index(k) for k in ("send", "recv"))
 
 
@@ -28,29 +29,48 @@ class Split:
         last_arrival_ns: when the last member arrived, aligned clock.
         exec_ns: execution without waiting.
         waits: whether the member depends on the last arrival. A rooted operation's early
-            leaver and a small send that was buffered do not.
+            leaver and a small send that was buffered do not; nor does a receive that ended
+            before its send was recorded to begin, since the clocks contradict that wait.
+        root: position of the member that this one depends on alone, -1 for none: a receiver of a
+            broadcast waits for its root and not for the other receivers.
     """
 
     last_arrival_ns: I64
     exec_ns: I64
     waits: np.ndarray
+    root: I64
 
 
-def split(matches: Matches, start_ns: I64, end_ns: I64) -> Split:
+def split(matches: Matches, start_ns: I64, end_ns: I64, root_rank: I32) -> Split:
     """Split every matched member into waiting and execution.
 
     Args:
         matches: matched operations.
         start_ns: arrival (kernel start) of each member on the aligned clock.
         end_ns: end of each member on the aligned clock.
+        root_rank: recorded root of each member's operation, -1 unknown.
     """
     count = np.diff(matches.ptr)
     last = np.maximum.reduceat(start_ns, matches.ptr[:-1]) if len(count) else np.zeros(0, np.int64)
     last = np.repeat(last, count)
     kind = np.repeat(matches.kind, count)
     early = np.isin(kind, ROOTED + POINT_TO_POINT) & (end_ns < last)
-    after = np.where(early, start_ns, np.maximum(last, start_ns))
-    return Split(last, np.maximum(end_ns - after, 0), ~early)
+    root = _sender(matches, kind, root_rank)
+    ready = np.where(root >= 0, start_ns[root], np.where(early, start_ns, last))
+    execution = end_ns - np.maximum(ready, start_ns)
+    return Split(last, np.maximum(execution, 0), ~early & (root < 0), root)
+
+
+def _sender(matches: Matches, kind: np.ndarray, root_rank: I32) -> I64:
+    """Position of the root that each receiver of a broadcast or scatter depends on, -1."""
+    count = np.diff(matches.ptr)
+    match = np.repeat(np.arange(len(count)), count)
+    sent = np.isin(kind, FROM_ROOT) & (root_rank >= 0)
+    is_root = np.flatnonzero(sent & (matches.rank == root_rank))
+    of_match = np.full(len(count), -1, np.int64)
+    of_match[match[is_root]] = is_root
+    root = of_match[match]
+    return np.where(sent & (root != np.arange(len(kind))), root, -1)
 
 
 def add_rendezvous(
@@ -79,6 +99,8 @@ def add_rendezvous(
     waiting = halves.waits
     parts.add_edges(joined[waiting & ~pairwise], finish[waiting & ~pairwise], kind)
     parts.add_edges(joined[waiting & pairwise], finish[waiting & pairwise], EdgeKind.PEER)
+    alone = np.flatnonzero(halves.root >= 0)
+    parts.add_edges(arrive[halves.root[alone]], finish[alone], EdgeKind.PEER)
 
 
 def label_collectives(parts: GraphParts, matches: Matches, tasks: I64) -> None:

@@ -45,8 +45,15 @@ def recorded_marks(events: RankEvents, names: tuple[str, ...]) -> Marks:
     return Marks(rows, events.thread[rows], events.start[rows], events.end[rows], steps)
 
 
-def whole_recording(events: RankEvents) -> Marks:
-    """One mark over everything that a rank's busiest host thread did; none without host rows."""
+def whole_recording(events: RankEvents, blocking: I64) -> Marks:
+    """One mark over everything that a rank's busiest host thread did; none without host rows.
+
+    Blocking calls at the end stay outside: they are the profiler's own.
+
+    Args:
+        events: the rank's events.
+        blocking: rows of blocking calls.
+    """
     rows = np.flatnonzero(events.is_host)
     if not len(rows):
         none = np.zeros(0, np.int64)
@@ -58,6 +65,6 @@ def whole_recording(events: RankEvents) -> Marks:
         np.array([-1]),
         np.array([busiest]),
         events.start[rows].min()[None],
-        events.end[rows].max()[None],
+        events.end[np.setdiff1d(rows, blocking)].max(initial=events.start[rows].min())[None],
         np.array([ONLY_STEP], np.int32),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.analysis.graphs import two_ranks
+from tests.analysis.graphs import GraphBuilder, two_ranks
 from tests.analysis.jobs import Job, pipeline
 
 from foretrace.analysis.causes.case import Case, make_case, step_time
@@ -171,3 +171,11 @@ def test_sensitivity_halves_by_replay() -> None:
     assert (table["saving_ns"] <= table["path_ns"] / 2 + 1).all()
     assert table.index[0] == "computation"
     assert "gemm" in table.index
+
+
+def test_a_record_without_steps_has_no_findings() -> None:
+    b = GraphBuilder()
+    b.task(TaskKind.KERNEL, 0, 100, step=-1)
+    result = find(b.build())
+    assert (result.found, result.step_ns, result.noise_ns) == ((), 0.0, 0.0)
+    assert len(sensitivity(b.build())) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.analysis.graphs import GraphBuilder, two_ranks
 
-from foretrace.analysis.causes.wording import ms, short_name
+from foretrace.analysis.causes.wording import ms, short_name, size_text
 from foretrace.analysis.groups import families, family, ranks_text
 from foretrace.analysis.kernels import kernels
 from foretrace.replay.graph import TaskKind
@@ -83,3 +83,10 @@ def test_short_names(name: str, short: str) -> None:
 )  # fmt: skip
 def test_times_for_people(time_ns: float, text: str) -> None:
     assert ms(time_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(4, "4 B"), (1536, "1.5 KiB"), (1 << 26, "64 MiB"), (3 << 30, "3 GiB")]
+)
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert size_text(size) == text

@@ -170,14 +170,14 @@ def test_view_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "not recorded: 2 ranks (3-4)",
         "321 collectives, which agree within 3.2 µs",
         "812.4 ms",
-        "-0.06 %",
-        "+0.01 %",
-        "compute 20.00 %, communication 10.00 %, host 60.00 %, stall 10.00 %",
-        "70.00 % of the critical path; a small error proves little",
+        "-0.06%",
+        "+0.01%",
+        "compute 20.00%, communication 10.00%, host 60.00%, stall 10.00%",
+        "70.00% of the critical path; a small error proves little",
         "start 142.0 µs off (median); 7 communication operations",
-        "most on rank 5, 5.0 ms, 0.62 % of the steps",
+        "most on rank 5, 5.0 ms, 0.62% of the steps",
         "kernel:*[x]*=x0.5",
-        "-21.00 %",
+        "-21.00%",
     ):
         assert words in out
 
@@ -206,8 +206,8 @@ def test_numbers_carry_their_unit() -> None:
         "31.0 ms",
         "12.35 s",
     ]
-    assert percent(0.0021) == "0.21 %"
-    assert percent(-0.0007, signed=True) == "-0.07 %"
+    assert percent(0.0021) == "0.21%"
+    assert percent(-0.0007, signed=True) == "-0.07%"
     assert number_list([0, 1, 2, 7]) == "0-2, 7"
     assert number_list(range(0, 40, 2), most=2) == "0, 2 and 18 more"
 

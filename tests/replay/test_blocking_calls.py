@@ -184,9 +184,6 @@ def test_a_wait_is_no_cost_even_where_every_call_waited(tmp_path: Path) -> None:
     assert j.start(j.tasks(MARK)[3]) < 1_900 - 350  # end of step 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a synchronisation knows its stream's number and not its device"
-)
 def test_synchronisations_keep_devices_apart(tmp_path: Path) -> None:
     """The recorded stream is stream 7 of device 0, not stream 7 of device 1."""
     r = recording()
@@ -218,9 +215,6 @@ def event_synchronisation(stream: int | None) -> RankTrace:
     return r
 
 
-@pytest.mark.xfail(
-    strict=True, reason="recorded event synchronisations are taken for those of a stream"
-)
 @pytest.mark.parametrize("stream", [-1, 2**32 - 1])
 def test_an_event_synchronisation_waits_for_what_stood_before_the_event(
     tmp_path: Path, stream: int
@@ -231,9 +225,6 @@ def test_an_event_synchronisation_waits_for_what_stood_before_the_event(
     assert j.end(j.task(SYNC, "cudaEventSynchronize")) == WORK + 103
 
 
-@pytest.mark.xfail(
-    strict=True, reason="waits of the host are kept even where the recorded times contradict them"
-)
 def test_a_call_did_not_wait_for_work_that_ended_long_after_it(tmp_path: Path) -> None:
     j = job(tmp_path, event_synchronisation(None))
     assert "b" not in waits_for(j, "cudaEventSynchronize")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.replay.traces import AUTOGRAD, COMM, COPY, MAIN, Job, RankTrace, Row, job
 
 from foretrace.replay.graph import EdgeKind, TaskKind
@@ -78,9 +77,6 @@ def test_the_other_thread_filled_the_stream(tmp_path: Path) -> None:
     assert j.start(j.task(COMMUNICATE)) == 270
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the consumer is the waiting thread's next launch, on whatever stream"
-)
 def test_the_other_thread_goes_on_after_the_wait(tmp_path: Path) -> None:
     # Autograd waits for the collective, the main thread launches what uses it.
     r = RankTrace()
@@ -98,9 +94,6 @@ def test_the_other_thread_goes_on_after_the_wait(tmp_path: Path) -> None:
     assert j.start(j.task(KERNEL, "optimizer")) == 800
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the consumer is the waiting thread's next launch, on whatever stream"
-)
 def test_the_current_stream_waits_and_not_the_next_launch(tmp_path: Path) -> None:
     # A copy on a stream of its own is launched between the wait and the consumer.
     r = RankTrace()
@@ -115,7 +108,6 @@ def test_the_current_stream_waits_and_not_the_next_launch(tmp_path: Path) -> Non
     assert not j.before(j.task(TaskKind.MEMCPY), EdgeKind.EVENT)
 
 
-@pytest.mark.xfail(strict=True, reason="a copy on a stream of its own passes for the current stream")
 def test_a_copy_stream_is_not_the_current_stream(tmp_path: Path) -> None:
     r = RankTrace()
     r.mark(1, 0, 900)

@@ -38,9 +38,6 @@ def test_a_launch_latency_is_found(tmp_path: Path) -> None:
     assert j.start(j.tasks(KERNEL)[3]) == 3_017.5
 
 
-@pytest.mark.xfail(
-    strict=True, reason="runs are averaged with their outliers, which nearly every run has"
-)
 def test_unexplained_lateness_is_no_constant(tmp_path: Path) -> None:
     # A tenth of the kernels start 300 us late for no reason: that must stay visible.
     j = job(tmp_path, launches([300 if i % 10 == 9 else 6 for i in range(200)]))

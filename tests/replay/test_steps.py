@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.replay.traces import US, Job, RankTrace, job
 
 from foretrace.replay.graph import TaskKind, Timeline
@@ -93,9 +92,6 @@ def test_the_profilers_closing_synchronisation_is_behind_the_step(tmp_path: Path
     assert both(j) == [(1, 0, 370)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="without marks the step lasts to the end of the last host row of any kind"
-)
 def test_nor_does_it_count_without_marks(tmp_path: Path) -> None:
     r = RankTrace()
     r.quick_syncs(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.traces.kineto import GPU_STREAM, document, kernel, lasting, launch, losses, read, rows
 
 BASE = 1_719_853_884_000_000_000
@@ -71,7 +70,9 @@ def test_first_kineto() -> None:
         ("memset", -1, 0, 7, -1, 8, -1),
     ]
     assert tables.memory is not None
-    assert tables.memory.select(["time_ns", "thread", "bytes", "address", "reserved_bytes"]).to_pylist() == [
+    assert tables.memory.select(
+        ["time_ns", "thread", "bytes", "address", "reserved_bytes"]
+    ).to_pylist() == [
         {"time_ns": 1000, "thread": 9, "bytes": -4, "address": 0, "reserved_bytes": -1}
     ]
 
@@ -82,7 +83,9 @@ def test_legacy_autograd_array() -> None:
         '"args": {}}, {"name": "aten::add", "ph": "s", "ts": 5.5, "tid": 1, '
         '"pid": "CPU functions", "id": 3, "cat": "cpu_to_cuda", "args": {}}]'
     )
-    assert rows(read(text), "kind", "name", "thread", "start_ns") == [("host_op", "aten::add", 1, 5500)]
+    assert rows(read(text), "kind", "name", "thread", "start_ns") == [
+        ("host_op", "aten::add", 1, 5500)
+    ]
 
 
 def test_rocm() -> None:
@@ -105,7 +108,10 @@ def test_rocm() -> None:
 def test_device_from_arguments_not_from_process() -> None:
     """In a container a process may have the number of a device."""
     row = kernel("k", 1, 1, 1) | {"pid": 3}
-    assert rows(read(document([row, lasting("cpu_op", "a", 2, 1, pid=0)])), "device") == [(0,), (-1,)]
+    assert rows(read(document([row, lasting("cpu_op", "a", 2, 1, pid=0)])), "device") == [
+        (0,),
+        (-1,),
+    ]
 
 
 def test_sync_rows() -> None:
@@ -198,7 +204,12 @@ def test_file_metadata() -> None:
         )
     )  # fmt: skip
     info = tables.info
-    assert (info.rank, info.world_size, info.backend, info.rank_from) == (1, 2, "nccl", "distributedInfo")
+    assert (info.rank, info.world_size, info.backend, info.rank_from) == (
+        1,
+        2,
+        "nccl",
+        "distributedInfo",
+    )
     assert (info.host, info.device_name, info.device_count) == ("node7", "B", 2)
     assert info.versions == {"cuda_driver_version": "12090"}
     assert info.labels == {"record_shapes": "1", "team": "vision", "trace_id": "F00"}

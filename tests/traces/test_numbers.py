@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.traces.kineto import document, lasting, losses, read, rows
 
 from foretrace.traces.importers.numbers import LARGEST_US, decimal_us_to_ns, first_integer
-from tests.traces.kineto import document, lasting, losses, read, rows
 
 
 def us_to_ns(text: str) -> tuple[int, bool]:

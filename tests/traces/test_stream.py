@@ -7,10 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.traces.kineto import document, kernel, lasting, launch, losses, read, rows
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import kineto
-from tests.traces.kineto import document, kernel, lasting, launch, losses, read, rows
 
 SMALL = document(
     [
@@ -124,15 +124,15 @@ def test_duplicate_keys_take_the_last() -> None:
 @pytest.mark.parametrize("chunk", [32, 1 << 20])
 def test_an_unescaped_quote_costs_one_event(chunk: int) -> None:
     tables = read(damaged("gemm", 'ge"mm'), chunk)
-    assert [n for (n,) in rows(tables, "name")] == [
-        n for n, _, _ in EXPECTED if n != "gemm"
-    ]
+    assert [n for (n,) in rows(tables, "name")] == [n for n, _, _ in EXPECTED if n != "gemm"]
     assert losses(tables) == {"damaged event": 1}
     assert tables.info.dropped[0].example.startswith('{ "ph": "X"')
 
 
 def test_a_log_line_between_events_costs_nothing() -> None:
-    text = damaged('"ph": "s"', '"ph": "s"').replace(b"},\n", b"},\nINFO: profiler said so\n", 1)
+    text = json.dumps(SMALL, indent=1, ensure_ascii=False).encode()
+    head, mark, rest = text.partition(b"traceEvents")
+    text = head + mark + rest.replace(b"},\n", b"},\nINFO: profiler said so\n", 1)
     tables = read(text)
     assert rows(tables, "name", "start_ns", "dur_ns") == EXPECTED
     assert losses(tables) == {"damaged event": 1}

@@ -82,29 +82,26 @@ def _check_target(target: Folder) -> None:
 
 def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
     """The sources that are traces; one asked for by name must be one."""
-    named, brought = find_sources(paths)
-    for source in named:
+    found = find_sources(paths, lambda head, name: format_of(head, name) is not None)
+    for source in found.named:
         head = read_head(source)
         if format_of(head, source.name) is None:
             raise TraceFormatError(
                 f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
                 f"found {describe_content(head)}"
             )
-    found: list[Source] = []
-    others: list[Source] = []
-    for source in brought:
-        known = bool(source.member) or format_of(read_head(source), source.name) is not None
-        (found if known else others).append(source)
+    others = [s.name.rsplit("/", 1)[-1] for s in found.others]
     if others:
-        shown = ", ".join(s.name.rsplit("/", 1)[-1] for s in others[:3])
         more = ", ..." if len(others) > 3 else ""
-        notes.append(f"skipped {len(others)} files that are no traces: {shown}{more}")
-    if not named and not found:
+        names = ", ".join(others[:3]) + more
+        notes.append(f"skipped {len(others)} files that are no traces: {names}")
+    sources = [*found.named, *(s for s in found.brought if s not in found.named)]
+    if not sources:
         raise TraceFormatError(
             f"{', '.join(paths)}: expected PyTorch profiler JSON, "
             f"found none among {len(others)} files"
         )
-    return [*named, *found]
+    return sources
 
 
 _shared: Any = None

@@ -80,7 +80,7 @@ def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> Fil
 
 
 def _decode(head: bytes, tail: bytes, closed: bool, losses: Losses) -> dict[str, Any]:
-    text = head + b"null" + (tail if closed else b"}")
+    text = head.removeprefix(b"\xef\xbb\xbf") + b"null" + (tail if closed else b"}")
     for candidate in (text, repair(text)):
         try:
             members = msgspec.json.decode(candidate)

@@ -7,7 +7,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import fsspec
@@ -18,6 +18,7 @@ from foretrace.traces.importers.ahead import ahead
 CHUNK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
 _READ_BYTES = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC = slice(257, 262)
 _DIGITS = re.compile(r"(\d+)")
 
@@ -70,50 +71,65 @@ def natural_key(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(p)) if p.isdigit() else (1, p) for p in parts]
 
 
-def find_sources(paths: Iterable[str]) -> tuple[list[Source], list[Source]]:
-    """All files that the paths stand for, in natural order.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What paths stand for, each list in natural order.
+
+    Attributes:
+        named: files that were asked for by name.
+        brought: traces that folders, globs and archives brought along.
+        others: files that came along but are no traces.
+    """
+
+    named: list[Source] = field(default_factory=list)
+    brought: list[Source] = field(default_factory=list)
+    others: list[Source] = field(default_factory=list)
+
+
+def find_sources(paths: Iterable[str], is_trace: Callable[[bytes, str], bool]) -> Found:
+    """All files that the paths stand for.
 
     Args:
         paths: files, folders, globs or archives, or fsspec URLs of them.
-
-    Returns:
-        Files that were asked for by name, and files that a folder, a glob or an archive
-        brought along and that may be anything.
+        is_trace: tells a trace from its first bytes and its name.
 
     Raises:
-        TraceFormatError: a path stands for nothing.
+        TraceFormatError: a path stands for nothing, or an archive is damaged.
     """
-    named: list[Source] = []
-    brought: list[Source] = []
+    found = Found()
     for path in paths:
         fs, root = fsspec.core.url_to_fs(path)
-        if fs.isdir(root):
-            found = _files(fs, fs.find(root, detail=True))
-            if not found:
-                raise TraceFormatError(f"{path}: expected traces, found an empty folder")
-            for source in found:
-                _add(source, brought, brought)
-        elif fs.exists(root):
-            _add(Source(path, size=int(fs.size(root) or 0)), named, brought)
-        else:
-            matches = fs.glob(root, detail=True) if any(c in root for c in "*?[") else {}
-            found = _files(fs, matches)
-            if not found:
-                raise TraceFormatError(f"{path}: no such file, and no glob that matches one")
-            for source in found:
-                _add(source, brought, brought)
-    return sorted(named, key=_order), sorted(set(brought) - set(named), key=_order)
+        if fs.exists(root) and not fs.isdir(root):
+            source = Source(path, size=int(fs.size(root) or 0))
+            if not _unpack(source, found, is_trace):
+                found.named.append(source)
+            continue
+        listed = fs.find(root, detail=True) if fs.isdir(root) else _glob(fs, root)
+        files = _files(fs, listed)
+        if not files:
+            empty = "expected traces, found an empty folder"
+            nothing = "no such file, and no glob that matches one"
+            raise TraceFormatError(f"{path}: {empty if fs.isdir(root) else nothing}")
+        for source in files:
+            if not _unpack(source, found, is_trace):
+                known = is_trace(read_head(source), source.name)
+                (found.brought if known else found.others).append(source)
+    return Found(*(sorted(set(x), key=_order) for x in (found.named, found.brought, found.others)))
 
 
 def _order(source: Source) -> Any:
     return natural_key(source.path), natural_key(source.member)
 
 
-def _files(fs: Any, found: dict[str, Any]) -> list[Source]:
+def _glob(fs: Any, pattern: str) -> Any:
+    return fs.glob(pattern, detail=True) if any(c in pattern for c in "*?[") else {}
+
+
+def _files(fs: Any, listed: Any) -> list[Source]:
     local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
     return [
         Source(path if local else fs.unstrip_protocol(path), size=int(info["size"] or 0))
-        for path, info in found.items()
+        for path, info in listed.items()
         if info["type"] == "file" and not _is_hidden(path)
     ]
 
@@ -122,17 +138,19 @@ def _is_hidden(path: str) -> bool:
     return path.rsplit("/", 1)[-1].startswith(".")
 
 
-def _add(source: Source, plain: list[Source], members: list[Source]) -> None:
-    """Add a file, or what is in it if it is an archive."""
+def _unpack(source: Source, found: Found, is_trace: Callable[[bytes, str], bool]) -> bool:
+    """Sort the members of an archive into ``found``; False if it is none."""
     if read_head(source)[_TAR_MAGIC] != b"ustar":
-        plain.append(source)
-        return
+        return False
     with _open_tar(source.path) as tar:
-        members.extend(
-            Source(source.path, member.name, member.size)
-            for member in tar
-            if member.isfile() and not _is_hidden(member.name)
-        )
+        for member in tar:
+            if not member.isfile() or _is_hidden(member.name):
+                continue
+            inner = Source(source.path, member.name, member.size)
+            file = tar.extractfile(member)
+            head = _unzipped_head(file.read(HEAD_BYTES)) if file is not None else b""
+            (found.brought if is_trace(head, inner.name) else found.others).append(inner)
+    return True
 
 
 @contextmanager
@@ -148,13 +166,12 @@ def _open_tar(path: str) -> Iterator[tarfile.TarFile]:
 def read_head(source: Source) -> bytes:
     """The first bytes of a file, uncompressed."""
     with fsspec.open(source.path, "rb") as file:
-        head = file.read(HEAD_BYTES)
-        if not head.startswith(b"\x1f\x8b"):
-            return bytes(head)
-        return _gunzip_head(head)
+        return _unzipped_head(file.read(HEAD_BYTES))
 
 
-def _gunzip_head(head: bytes) -> bytes:
+def _unzipped_head(head: bytes) -> bytes:
+    if not head.startswith(_GZIP_MAGIC):
+        return head
     try:
         return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
     except zlib.error:
@@ -215,7 +232,7 @@ def _counted(content: Content, file: BinaryIO, progress: Progress) -> Iterator[b
 def _pieces(content: Content, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """(stored bytes read so far, uncompressed piece) of a file that may be gzip."""
     data = file.read(_READ_BYTES)
-    if not data.startswith(b"\x1f\x8b"):
+    if not data.startswith(_GZIP_MAGIC):
         read = len(data)
         while data:
             more = file.read(CHUNK_BYTES)

@@ -16,6 +16,7 @@ CAPACITY = 1 << 13
 """Events of one block at most."""
 
 _ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KEPT_BYTES = 64  # enough to recognise an event's opening that was cut in two
 
 
@@ -138,8 +139,7 @@ class EventStream:
                 return int(at) + 1
             if state == json_text.DAMAGED:
                 match = _ARRAY_KEY.search(text, int(at))
-                if match:
-                    self._losses.add("damaged metadata", 1, bytes(text[int(at) : int(at) + 1000]))
+                if match:  # reading the metadata will count the damage
                     self.head = bytes(text[: match.end() - 1])
                     return match.end()
                 continue
@@ -149,7 +149,9 @@ class EventStream:
 
 def _after_opening(text: bytes | bytearray) -> int:
     """Position after the bracket or brace that opens the document; -1 if it is not there yet."""
-    start = 3 if text.startswith(b"\xef\xbb\xbf") else 0
+    if len(text) < 3 and _BYTE_ORDER_MARK.startswith(bytes(text)):
+        return -1
+    start = 3 if text.startswith(_BYTE_ORDER_MARK) else 0
     while start < len(text) and text[start] <= 32:
         start += 1
     if start == len(text):

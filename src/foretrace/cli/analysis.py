@@ -117,7 +117,7 @@ def _print_head(run: Run, found: Findings) -> None:
 def _print_breakdown(table: pd.DataFrame) -> None:
     from foretrace.cli.terminal import print_line, print_table
 
-    print_line("\nWhere the time goes, ms a step (idle by cause: what the device waited for)")
+    print_line("\nWhere the time goes, ms a step (after idle: its causes)")
     table = table.drop(columns="step").groupby("rank").mean()
     known = ["idle_rank_ns", "idle_host_ns", "idle_stall_ns"]
     table["idle_other_ns"] = table["idle_ns"] - table[known].sum(axis=1)
@@ -128,24 +128,26 @@ def _print_breakdown(table: pd.DataFrame) -> None:
         "hidden": "hidden_communication_ns",
         "copies": "copy_ns",
         "idle": "idle_ns",
-        "rank": "idle_rank_ns",
-        "host": "idle_host_ns",
-        "stall": "idle_stall_ns",
+        "for rank": "idle_rank_ns",
+        "for host": "idle_host_ns",
+        "stalled": "idle_stall_ns",
         "other": "idle_other_ns",
     }
     numbers = table[list(columns.values())]
+    digits = 2 if numbers["total_ns"].max() < 1e9 else 1 if numbers["total_ns"].max() < 1e10 else 0
     rows = [
-        (str(rank), *map(_ms, row))
+        (str(rank), *(_ms(value, digits) for value in row))
         for rank, row in zip(numbers.index, numbers.to_numpy(), strict=True)
     ]
     if len(rows) > MOST_ROWS:
         summary = {"least": numbers.min(), "median": numbers.median(), "most": numbers.max()}
-        rows = [(name, *map(_ms, row)) for name, row in summary.items()]
+        rows = [(name, *(_ms(value, digits) for value in row)) for name, row in summary.items()]
         print_line(f"({len(numbers)} ranks; --json lists them)")
     print_table(("rank", *columns), rows)
 
 
 def _print_communication(run: Run, table: pd.DataFrame) -> None:
+    from foretrace.analysis.causes.wording import size_text
     from foretrace.analysis.groups import ranks_text
     from foretrace.cli.terminal import print_line, print_table
 
@@ -157,14 +159,16 @@ def _print_communication(run: Run, table: pd.DataFrame) -> None:
             str(row["kind"]),
             ranks_text(row["ranks"]) if row["group"] >= 0 else "?",
             str(row["count"]),
-            f"{row['bytes'] / row['count'] / 2**20:.3g}" if row["bytes"] >= 0 else "?",
+            size_text(row["bytes"] / row["count"]) if row["bytes"] >= 0 else "?",
             _ms(row["wait_ns"]),
             _ms(row["exec_ns"]),
             f"{row['busbw_GBps']:.1f}" if row["busbw_GBps"] == row["busbw_GBps"] else "?",
         )
         for row in table.head(MOST_ROWS // 2).to_dict("records")
     ]
-    print_table(("kind", "ranks", "count", "MiB each", "waiting", "execution", "bus GB/s"), rows)
+    print_table(
+        ("kind", "ranks", "count", "size of each", "waiting", "execution", "bus GB/s"), rows
+    )
     if len(table) > len(rows):
         print_line(f"({len(table) - len(rows)} more; --json lists them)")
 
@@ -190,5 +194,5 @@ def _print_findings(found: Findings) -> None:
     print_line(fill(f"Next: {best.action}", 98))
 
 
-def _ms(time_ns: float) -> str:
-    return f"{time_ns / 1e6:.2f}"
+def _ms(time_ns: float, digits: int = 2) -> str:
+    return f"{time_ns / 1e6:.{digits}f}"

@@ -226,7 +226,7 @@ def _print_ranks(ranks: Sequence[RankRow]) -> None:
     """The ranks that fit worst come first where there are too many for a screen."""
     shown = sorted(ranks, key=lambda row: -row.start_error_ns)[:MOST_RANKS]
     print_table(
-        ("rank", "starts off by", "95 %", "waits measured", "replayed", "host stall"),
+        ("rank", "starts off by", "95%", "waits measured", "replayed", "host stall"),
         [
             (
                 str(row.rank),

@@ -70,8 +70,8 @@ def duration(ns: float) -> str:
 
 
 def percent(fraction: float, signed: bool = False) -> str:
-    """A fraction as percent with two digits: ``0.21 %``, or ``-0.07 %`` with its sign."""
-    return f"{100 * fraction:{'+' if signed else ''}.2f} %"
+    """A fraction as percent with two digits: ``0.21%``, or ``-0.07%`` with its sign."""
+    return f"{100 * fraction:{'+' if signed else ''}.2f}%"
 
 
 def number_list(numbers: Sequence[int], most: int = 8) -> str:

@@ -1,0 +1,1 @@
+"""What work costs on hardware that was not measured: pure functions over arrays."""

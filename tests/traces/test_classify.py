@@ -1,0 +1,95 @@
+"""Kernel names of the libraries that are in use."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretrace.traces.classify import classify, collective_kind
+from foretrace.traces.schema import COLLECTIVE_KINDS
+
+KERNELS = {
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": ("nccl", "all_reduce"),
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)": ("nccl", "all_reduce"),
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL": ("nccl", "reduce_scatter"),
+    "ncclDevKernel_Reduce_Sum_f16_RING_LL": ("nccl", "reduce"),
+    "ncclDevKernel_Broadcast_RING_LL": ("nccl", "broadcast"),
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)": ("nccl", "send_recv"),
+    "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16": ("nccl", "all_reduce"),
+    "ncclSymDevKernel_AllGather_LL": ("nccl", "all_gather"),
+    "ncclDevKernel_Generic(ncclDevComm*)": ("rccl", "unknown"),
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": ("rccl", "unknown"),
+    "ncclKernel_Generic": ("rccl", "unknown"),
+    "void deep_ep::internode::dispatch<false, 8>(int4*)": ("deepep", "all_to_all"),
+    "void deep_ep::intranode::combine<__nv_bfloat16, 8>(int4*)": ("deepep", "all_to_all"),
+    "void deep_ep::internode_ll::dispatch<true, 7168>(void*)": ("deepep", "all_to_all"),
+    "void deep_ep::intranode::notify_dispatch<8>(int const*)": ("deepep", "all_to_all"),
+    "void dpsk::ep::internode::cached_notify<false>(int, int)": ("deepep", "barrier"),
+    "void vllm::cross_device_reduce_1stage<__half, 8>": ("custom all-reduce", "all_reduce"),
+    "void aiter::cross_device_reduce_2stage<bf16, 8>": ("custom all-reduce", "all_reduce"),
+    "void multimem_all_reduce_kernel<c10::BFloat16, 16>": ("symmetric memory", "all_reduce"),
+    "multimem_one_shot_all_reduce_kernel": ("symmetric memory", "all_reduce"),
+    "multimem_all_gather_kernel": ("symmetric memory", "all_gather"),
+    "two_shot_all_reduce_kernel": ("symmetric memory", "all_reduce"),
+    "nvshmemi_barrier_all_kernel": ("nvshmem", "barrier"),
+    "nvshmem_alltoall_kernel": ("nvshmem", "all_to_all"),
+    "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop": ("userbuffers", "reduce_scatter"),
+    "userbuffers_fp16_sum_inplace_gpu_rr_ag": ("userbuffers", "all_gather"),
+    "kuserbuffers_pushsendrecv": ("userbuffers", "send"),
+    "ucc_tl_cuda_executor_kernel": ("ucc", "unknown"),
+}
+COMPUTATION = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>",
+    "void at::native::_scatter_gather_elementwise_kernel<128, 4>",
+    "void splitKreduce_kernel<32, 16, int, float>(cublasSplitKParams<float>)",
+    "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*)",
+    "void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>",
+    "Cijk_Ailk_Bljk_HHS_BH_MT64x64x64",
+    "void cub::DispatchReduceByKey",
+    "triton_red_fused_all_reduce_like_name_0",
+    "hipLaunchKernel",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_communication(name: str) -> None:
+    classes = classify([name])
+    assert classes.communicates.tolist() == [True]
+    assert (classes.library[0], classes.kind[0]) == KERNELS[name]
+
+
+def test_computation() -> None:
+    classes = classify(COMPUTATION)
+    assert not classes.communicates.any()
+    assert set(classes.library) | set(classes.kind) == {""}
+
+
+def test_every_kind_is_in_the_schema() -> None:
+    assert set(classify(list(KERNELS)).kind) <= set(COLLECTIVE_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("allreduce", "all_reduce"),
+        ("all_reduce", "all_reduce"),
+        ("allreduce_coalesced", "all_reduce"),
+        ("c10d::_allgather_base_", "all_gather"),
+        ("nccl:_all_gather_base", "all_gather"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("c10d::reduce_scatter_tensor_coalesced_", "reduce_scatter"),
+        ("c10d::alltoall_base_", "all_to_all"),
+        ("all_to_allv", "all_to_all"),
+        ("broadcast", "broadcast"),
+        ("c10d::reduce_", "reduce"),
+        ("c10d::gather_", "gather"),
+        ("c10d::scatter_", "scatter"),
+        ("c10d::recv_any_source_", "recv"),
+        ("nccl:send", "send"),
+        ("c10d::barrier", "barrier"),
+        ("wait", ""),
+        ("nccl:coalesced", ""),
+    ],
+)
+def test_collective_names(name: str, kind: str) -> None:
+    assert collective_kind(name) == kind
