@@ -9,6 +9,7 @@ for the recorded steps only and taken away again after them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from foretrace.collector.calls import NOT_COMMUNICATION, OPERATORS, Operator
@@ -107,7 +108,7 @@ class CollectiveHook:
                 recorder.end(ticket, start_ns, left_ns)
                 if name in WAITED_BY_TENSOR:
                     recorder.remember_outputs(ticket.ident, _pointers(operator, given))
-                if self._completions and not operator.p2p:
+                if self._completions and not operator.p2p and _on_host(operator, given):
                     self._watch(ticket.ident, result)
                 recorder.spend(entered_ns - start_ns + clock() - left_ns)
             except Exception as error:  # as above
@@ -157,6 +158,15 @@ def _pointers(operator: Operator, args: Sequence[Any]) -> list[int]:
     return [tensor.data_ptr() for tensor in operator.outputs(args)]
 
 
+def _on_host(operator: Operator, args: Sequence[Any]) -> bool:
+    """Whether a call's tensors lie in host memory.
+
+    On a device, a callback on the future would run on streams of its own and hold memory.
+    """
+    tensors = operator.outputs(args) or operator.inputs(args) or args[:1]
+    return bool(tensors[0].is_cpu)
+
+
 def unknown_operators(names: Sequence[str]) -> list[str]:
     """Operators of the c10d library that this version has and the table does not know."""
     return sorted(_own_names(names, "c10d") - set(OPERATORS) - NOT_COMMUNICATION)
@@ -171,4 +181,22 @@ def describe_group(group: Any) -> GroupState:
         members = c10d._world.pg_group_ranks[group]  # global rank -> rank in the group
         ranks = sorted(members, key=members.__getitem__)
     description = str(getattr(group, "group_desc", ""))
-    return GroupState(str(group.group_name), description, int(group.rank()), ranks)
+    state = GroupState(str(group.group_name), description, int(group.rank()), ranks)
+    state.next_seq = count(_calls_before(group))
+    return state
+
+
+def _calls_before(group: Any) -> int:
+    """Collectives that a NCCL group has made already.
+
+    With it ranks agree on numbers even if they hook in at different times. Other backends
+    count sends and receives too, which not all members make.
+    """
+    import torch.distributed as dist
+
+    try:
+        if str(dist.get_backend(group)) == "nccl":
+            return int(group._get_sequence_number_for_group())
+    except (RuntimeError, ValueError, AttributeError):  # a group that torch.distributed forgot
+        pass
+    return 0

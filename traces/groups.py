@@ -24,10 +24,12 @@ class GroupTable:
 
     Args:
         world_size: ranks of the job, 0 unknown.
+        rank: the rank itself, -1 unknown.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, rank: int = -1) -> None:
         self.groups: list[GroupInfo] = []
+        self.rank = rank
         self._world_size = world_size
         self._by_key: dict[tuple[str, tuple[int, ...]], int] = {}
         self._by_name: dict[str, list[int]] = {}

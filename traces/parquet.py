@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -62,16 +64,26 @@ def read_table(folder: Folder, rank: str, name: str, wanted: list[str]) -> pa.Ta
     if name == "memory" and not folder.fs.exists(path):
         return arrow_schema(name).empty_table().select(wanted)
     try:
-        with folder.fs.open(path, "rb") as file:
+        with _open(folder, path) as file:
             parquet = pq.ParquetFile(file)
             here = set(parquet.schema_arrow.names)
-            table = parquet.read(columns=[c for c in wanted if c in here])
+            kept = [c for c in wanted if c in here]
+            table = parquet.read(columns=kept, use_threads=folder.is_local)
             rows = parquet.metadata.num_rows
     except FileNotFoundError:
         raise IncompleteTraceError(f"{path}: the file is gone; import or record it again") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise TraceFormatError(f"{path}: not a readable Parquet file ({error})") from None
     return _complete(table, name, wanted, rows).unify_dictionaries().combine_chunks()
+
+
+def _open(folder: Folder, path: str) -> Any:
+    """A file that Arrow can read.
+
+    Arrow's threads must never be given a file that is a Python object: one that lets go of
+    it while the interpreter ends takes the process down with it.
+    """
+    return pa.OSFile(path, "rb") if folder.is_local else folder.fs.open(path, "rb")
 
 
 def _complete(table: pa.Table, name: str, wanted: list[str], rows: int) -> pa.Table:

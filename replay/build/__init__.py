@@ -169,12 +169,11 @@ def _match_and_align(
     ]
     sent = messages({r: c for r, (_, c) in tables.items()}, groups)
     matches = identity.match(comms, sent, {})
-    count = np.diff(matches.ptr)
-    ends = _member_times(tables, matches, "end")
-    keep = np.isin(matches.kind, ANCHOR_KINDS)
-    member = np.repeat(keep, count)
-    ptr = np.concatenate([[0], np.cumsum(count[keep])]).astype(np.int64)
-    alignment = align(ptr, matches.rank[member], ends[member])
+    alignment = _clocks(tables, matches)
+    if any(alignment.offset_ns.values()):
+        # With the clocks known, groups of few operations can be told apart by their ends.
+        matches = identity.match(comms, sent, alignment.offset_ns)
+        alignment = _clocks(tables, matches)
     moved = {}
     for rank, (events, collectives) in tables.items():
         shift = alignment.offset_ns.get(rank, 0)
@@ -182,6 +181,17 @@ def _match_and_align(
             replace(events, start=events.start + shift, end=events.end + shift), collectives,
         )  # fmt: skip
     return moved, matches, alignment
+
+
+def _clocks(
+    tables: dict[int, tuple[RankEvents, RankCollectives]], matches: identity.Matches
+) -> Alignment:
+    """Clock offsets from the ends of the matched collectives that are fit for it."""
+    keep = np.isin(matches.kind, ANCHOR_KINDS)
+    count = np.diff(matches.ptr)
+    member = np.repeat(keep, count)
+    ptr = np.concatenate([[0], np.cumsum(count[keep])]).astype(np.int64)
+    return align(ptr, matches.rank[member], _member_times(tables, matches, "end")[member])
 
 
 def _member_times(

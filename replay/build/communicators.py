@@ -55,10 +55,10 @@ def communicators(
     groups use one stream each.
     """
     has_work = c.work >= 0
-    stream = np.where(has_work, events.stream[c.work], -1)
-    device = np.where(has_work, events.device[c.work], -1)
+    stream, device = events.stream[c.work], events.device[c.work]
     members: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i in np.flatnonzero(~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))).tolist():
+    # What was never seen to run has no times; messages with a peer are paired one by one.
+    for i in np.flatnonzero(has_work & ~(np.isin(c.kind, DIRECTED) & (c.peer >= 0))).tolist():
         if c.group[i] >= 0 and groups[c.group[i]]:
             members["group", groups[c.group[i]], c.key[i]].append(i)
         elif c.comm_id[i]:
@@ -77,8 +77,8 @@ def communicators(
                 rank=rank,
                 operations=at,
                 kinds=kinds,
-                ends=np.where(work >= 0, events.end[work], -1),
-                starts=np.where(work >= 0, events.start[work], -1),
+                ends=events.end[work],
+                starts=events.start[work],
                 ranks=key[1],  # type: ignore[arg-type]
                 handle=f"{key[0]}:{key[2]}" if key[0] != "stream" else "",
                 group_rank=_mode(c.group_rank[at]),

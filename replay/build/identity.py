@@ -14,6 +14,7 @@ import numpy as np
 
 from foretrace.replay.build.communicators import Communicator
 from foretrace.replay.build.layouts import search_layouts
+from foretrace.replay.build.lineup import line_up
 from foretrace.replay.build.messages import SEND, Messages, pair_messages
 from foretrace.replay.graph import F32, I8, I32, I64
 
@@ -51,16 +52,38 @@ def match(comms: list[Communicator], sent: Messages, shift_ns: dict[int, int]) -
         sent: sends and receives, which meet one by one.
         shift_ns: clock correction of each rank, added to its times.
     """
-    named: dict[tuple[str, tuple[int, ...]], list[Communicator]] = defaultdict(list)
-    nameless = []
-    for comm in comms:
-        if comm.handle:
-            named[comm.handle, comm.ranks].append(comm)
-        else:
-            nameless.append(comm)
-    sets = [(members, 1.0) for members in named.values()]
+    named = [c for c in comms if c.handle]
+    sets = [(members, 1.0) for members in _same_group(named)]
+    nameless = [c for c in comms if not c.handle]
     sets += [(members, 0.7) for members in search_layouts(nameless, shift_ns)]
     return _with_messages(_match_operations(comms, sets), sent)
+
+
+def _same_group(comms: list[Communicator]) -> list[list[Communicator]]:
+    """Communicators of one recorded group.
+
+    Several groups may have the same ranks. Their names tell them apart where all members use
+    the same ones (names and pointers may be each rank's own), else the order of first use.
+    """
+    by_ranks: dict[tuple[int, ...], dict[int, list[Communicator]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    alone: dict[str, list[Communicator]] = defaultdict(list)
+    for comm in comms:
+        if comm.ranks:
+            by_ranks[comm.ranks][comm.rank].append(comm)
+        else:
+            alone[comm.handle].append(comm)
+    result = list(alone.values())
+    for members in by_ranks.values():
+        names = [{c.handle for c in own} for own in members.values()]
+        alike = all(n == names[0] for n in names)
+        groups: dict[str | int, list[Communicator]] = defaultdict(list)
+        for own in members.values():
+            for position, comm in enumerate(own):
+                groups[comm.handle if alike else position].append(comm)
+        result += groups.values()
+    return result
 
 
 def _with_messages(matches: Matches, sent: Messages) -> Matches:
@@ -100,36 +123,32 @@ def _match_operations(
     group: list[int] = []
     confidence: list[float] = []
     groups: dict[tuple[int, ...], int] = {}
-    matched: dict[int, I64] = defaultdict(lambda: np.zeros(0, np.int64))
+    matched: dict[int, list[int]] = defaultdict(list)
     for members, sure in sets:
         if len(members) < 2:
             continue
         ranks = tuple(sorted(c.rank for c in members))
         number = groups.setdefault(members[0].ranks or ranks, len(groups))
-        numbers, by_seq = _positions(members)
-        common = sorted(set.intersection(*(set(n) for n in numbers)))
-        for key in common:
-            at = [n[key] for n in numbers]
+        rows, by_seq = line_up(members)
+        rows = rows[_of_one_kind(members, rows)]
+        for at in rows:
+            own = [int(c.operations[i]) for c, i in zip(members, at, strict=True)]
             counts.append(len(members))
             rank.append(np.array([c.rank for c in members], np.int32))
-            operation.append(
-                np.array([c.operations[i] for c, i in zip(members, at, strict=True)], np.int64)
-            )
+            operation.append(np.array(own, np.int64))
             kind.append(int(members[0].kinds[at[0]]))
             group.append(number)
             confidence.append(sure if by_seq else min(sure, 0.9))
-        for c, n in zip(members, numbers, strict=True):
-            done = np.array([n[key] for key in common], np.int64)
-            matched[c.rank] = np.concatenate([matched[c.rank], c.operations[done]])
+            for c, row in zip(members, own, strict=True):
+                matched[c.rank].append(row)
     unmatched = {}
     for r in sorted({c.rank for c in comms}):
         every = np.concatenate([c.operations for c in comms if c.rank == r])
-        rest = np.setdiff1d(every, matched[r])
+        rest = np.setdiff1d(every, np.array(matched[r], np.int64))
         if len(rest):
             unmatched[r] = rest
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Matches(
-        ptr=ptr,
+        ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         rank=np.concatenate(rank) if rank else np.zeros(0, np.int32),
         operation=np.concatenate(operation) if operation else np.zeros(0, np.int64),
         kind=np.array(kind, np.int8),
@@ -140,36 +159,8 @@ def _match_operations(
     )
 
 
-def _positions(members: list[Communicator]) -> tuple[list[dict[int, int]], bool]:
-    """Key -> operation index for each member: the sequence number where all have one."""
-    by_seq = all((c.seq >= 0).all() and len(np.unique(c.seq)) == len(c.seq) for c in members)
-    if by_seq:
-        return [{int(s): i for i, s in enumerate(c.seq)} for c in members], True
-    shifts = _window_shifts(members)
-    return [
-        {i + shift: i for i in range(len(c.kinds))}
-        for c, shift in zip(members, shifts, strict=True)
-    ], False
-
-
-def _window_shifts(members: list[Communicator]) -> list[int]:
-    """How many operations later than the first member's each member's window begins.
-
-    The shift under which most operations are of one kind; ties go to the smallest. Windows that
-    start one collective apart must not pair an operation with its neighbour.
-    """
-    reference = members[0].kinds
-    result = [0]
-    for comm in members[1:]:
-        scores = {s: _agreement(reference, comm.kinds, s) for s in range(-8, 9)}
-        result.append(max(scores, key=lambda s: (scores[s], -abs(s))))
-    return result
-
-
-def _agreement(a: I8, b: I8, shift: int) -> float:
-    """Share of operations of one kind when ``b[i]`` stands beside ``a[i + shift]``."""
-    lo, hi = max(0, shift), min(len(a), len(b) + shift)
-    if hi <= lo:
-        return 0.0
-    same = (a[lo:hi] == b[lo - shift : hi - shift]).sum()
-    return float(same) / max(len(a), len(b))
+def _of_one_kind(members: list[Communicator], rows: I64) -> np.ndarray:
+    """Which lined-up operations are of one kind on all members."""
+    kinds = np.stack([c.kinds[rows[:, i]] for i, c in enumerate(members)])
+    same: np.ndarray = (kinds == kinds[0]).all(axis=0)
+    return same

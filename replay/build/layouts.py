@@ -7,14 +7,19 @@ the group, the group's size, the sequence of operation kinds, and how well the e
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import product
+from collections.abc import Sequence
+from itertools import combinations, product
 
 import numpy as np
 
 from foretrace.replay.build.communicators import Communicator
 
-AGREEMENT_NS = 30_000
-"""Ends of one collective agree this well on one host (NCCL on 8 GPUs: 2 to 31 us seen)."""
+AGREEMENT_NS = 100_000
+"""Groups whose ends agree worse than the best one's by more than this are not taken for groups.
+NCCL's ends on 8 GPUs of one host were seen to agree within 2 to 31 us."""
+
+MIN_OPERATIONS = 4
+"""Communicators with fewer operations are compared by their raw ends, clocks and all."""
 
 MAX_SEARCHED_RANKS = 64
 """Without any recorded identity, layouts are searched up to this many ranks."""
@@ -23,46 +28,86 @@ MAX_SEARCHED_RANKS = 64
 def search_layouts(comms: list[Communicator], shift_ns: dict[int, int]) -> list[list[Communicator]]:
     """Find the groups of communicators whose ranks are not recorded.
 
-    Candidates are regular sets of ranks (``base + i * stride``, and products of two such). One
+    Candidates are the groups of regular meshes (see :func:`rank_sets`). One
     fits when each member's number in the group and the group's size agree with what is recorded,
     the operations are the same, and their ends agree. Larger groups win among equally good ones.
+    Point-to-point operations meet in pairs only.
+
+    Args:
+        comms: communicators without recorded ranks.
+        shift_ns: clock correction of each rank, added to its times.
     """
     families: dict[tuple[object, ...], list[Communicator]] = defaultdict(list)
     for comm in comms:
         families[tuple(comm.kinds.tolist()), comm.group_size].append(comm)
-    world = sorted({c.rank for c in comms})
+    present = {c.rank for c in comms}
     found: list[list[Communicator]] = []
-    if len(world) > MAX_SEARCHED_RANKS:
+    if len(present) > MAX_SEARCHED_RANKS:
         return found
-    shapes = rank_sets(len(world))
+    regular = _candidate_sets(present)
+    pairs = list(combinations(sorted(present), 2))
     for family in families.values():
-        scored = []
-        for shape in shapes:
-            ranks = tuple(world[i] for i in shape)
-            members = _members(family, ranks, shift_ns)
-            if members:
-                scored.append((_spread(members, shift_ns), members))
-        found += _choose(scored)
+        chosen = _fitting(family, regular, shift_ns)
+        # A pipeline's first and last stage are no regular set: pairs of what is left over.
+        used = {id(c) for members in chosen for c in members}
+        rest = [c for c in family if id(c) not in used]
+        found += chosen + _fitting(rest, pairs, shift_ns)
     return found
 
 
+def _fitting(
+    family: list[Communicator], sets: Sequence[tuple[int, ...]], shift_ns: dict[int, int]
+) -> list[list[Communicator]]:
+    """Disjoint groups of a family over the given sets of ranks."""
+    scored = []
+    for ranks in sets:
+        if family and (len(ranks) == 2 or not family[0].p2p):
+            members = _members(family, ranks, shift_ns)
+            if members:
+                scored.append((_spread(members, shift_ns), members))
+    return _choose(scored)
+
+
+def _candidate_sets(present: set[int]) -> list[tuple[int, ...]]:
+    """Regular sets all of whose ranks were recorded, largest first.
+
+    The job may be larger than its highest recorded rank says, so the next power of two counts
+    as its size too.
+    """
+    if not present:
+        return []
+    size = max(present) + 1
+    sets = {*rank_sets(size), *rank_sets(1 << (size - 1).bit_length())}
+    whole = [s for s in sets if present.issuperset(s)]
+    return sorted(whole, key=lambda s: (-len(s), s))
+
+
 def rank_sets(world_size: int) -> list[tuple[int, ...]]:
-    """Regular subsets of ``range(world_size)`` with at least two members, largest first."""
-    steps = [s for s in range(1, world_size) if world_size % s == 0 or s < world_size]
-    lines = {
-        tuple(range(0, n * s, s))
-        for s in steps
+    """The groups that meshes over ``range(world_size)`` can have, largest first.
+
+    A mesh axis of size n and stride s (both dividing the world) makes lines ``base + i * s``;
+    two axes together make products of two lines.
+    """
+    axes = [
+        (n, s)
+        for s in range(1, world_size)
+        if world_size % s == 0
         for n in range(2, world_size // s + 1)
-        if world_size % n == 0
-    }
-    shapes = set(lines)
-    for a, b in product(lines, lines):
-        if a[1] * len(a) <= b[1]:
-            shapes.add(tuple(x + y for y in b for x in a))
-    sets = {
-        tuple(base + x for x in shape) for shape in shapes for base in range(world_size - shape[-1])
-    }
+        if world_size % (n * s) == 0
+    ]
+    sets = {_mesh_group(base, (axis,)) for axis in axes for base in range(world_size)}
+    for inner, outer in product(axes, axes):
+        if inner[0] * inner[1] <= outer[1]:
+            sets |= {_mesh_group(base, (inner, outer)) for base in range(world_size)}
     return sorted(sets, key=lambda s: (-len(s), s))
+
+
+def _mesh_group(member: int, axes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """The group of one rank along mesh axes given as (size, stride)."""
+    ranks = [member]
+    for size, stride in axes:
+        ranks = [r + (i - r // stride % size) * stride for r in ranks for i in range(size)]
+    return tuple(sorted(ranks))
 
 
 def _members(
@@ -89,11 +134,20 @@ def _members(
 
 
 def _spread(members: list[Communicator], shift_ns: dict[int, int]) -> float:
-    """Median over operations of how far the members' ends lie apart, ns; p2p: 0."""
+    """Median over operations of how far the members' ends lie apart, ns; p2p: 0.
+
+    With enough operations each member's median difference is taken out first: a clock that is
+    off must not hide a group. The raw distance, cut off, then only breaks ties.
+    """
     if members[0].p2p or not len(members[0].ends):
         return 0.0
     ends = np.stack([c.ends + shift_ns.get(c.rank, 0) for c in members])
-    return float(np.median(ends.max(axis=0) - ends.min(axis=0)))
+    raw = float(np.median(np.ptp(ends, axis=0)))
+    if ends.shape[1] < MIN_OPERATIONS:
+        return raw
+    apart = ends - ends[0]
+    apart = apart - np.median(apart, axis=1, keepdims=True)
+    return float(np.median(np.ptp(apart, axis=0))) + 0.01 * min(raw, 1e6)
 
 
 def _choose(scored: list[tuple[float, list[Communicator]]]) -> list[list[Communicator]]:

@@ -13,6 +13,9 @@ from foretrace.traces.schema import COLLECTIVE_KINDS
 SEND, RECV = (COLLECTIVE_KINDS.index(k) for k in ("send", "recv"))
 DIRECTED = (SEND, RECV)
 
+ALIKE = 0.6
+"""Sequence numbers pair both sides when they find this share of the partners that order finds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -42,7 +45,7 @@ def messages(
     numbers: dict[tuple[int, ...], int] = {}
     blocks = []
     for rank, c in tables.items():
-        rows = np.flatnonzero(np.isin(c.kind, DIRECTED) & (c.peer >= 0))
+        rows = np.flatnonzero(np.isin(c.kind, DIRECTED) & (c.peer >= 0) & (c.work >= 0))
         known = [numbers.setdefault(g, len(numbers)) if g else -1 for g in groups[rank]]
         group = np.array([*known, -1], np.int32)[c.group[rows]]
         own = np.full(len(rows), rank, np.int32)
@@ -54,11 +57,19 @@ def pair_messages(m: Messages) -> I64:
     """Which send meets which receive: ``(send, receive)`` positions, shape ``(pairs, 2)``.
 
     The n-th send from one rank to another meets the n-th receive there from it, within one
-    process group; n is the recorded sequence number where every message has one.
+    process group. n is the recorded sequence number where both sides count alike (NCCL's own
+    counts all messages of its rank, whoever the peer), else the position in issue order.
     """
-    source = np.where(m.sends, m.rank, m.peer)
-    target = np.where(m.sends, m.peer, m.rank)
-    number = m.seq if (m.seq >= 0).all() else _ordinals(source, target, m.group, m.sends)
+    by_order = _pairs(m, _ordinals(m))
+    if (m.seq < 0).any():
+        return by_order
+    by_number = _pairs(m, m.seq)
+    return by_number if len(by_number) >= ALIKE * len(by_order) else by_order
+
+
+def _pairs(m: Messages, number: I64) -> I64:
+    """Pairs of sends and receives with the same ends, group and number."""
+    source, target = _ends(m)
     order = np.lexsort((~m.sends, number, m.group, target, source))
     a, b = order[:-1], order[1:]
     meets = m.sends[a] & ~m.sends[b]
@@ -67,10 +78,16 @@ def pair_messages(m: Messages) -> I64:
     return np.stack([a[meets], b[meets]], axis=1)
 
 
-def _ordinals(source: I32, target: I32, group: I32, sends: np.ndarray) -> I64:
-    """Position of each message among those of its direction, in issue order."""
-    order = np.lexsort((np.arange(len(source)), sends, group, target, source))
-    keys = np.stack([source, target, group, sends.astype(np.int32)])[:, order]
+def _ends(m: Messages) -> tuple[I32, I32]:
+    """Sending and receiving rank of each message."""
+    return np.where(m.sends, m.rank, m.peer), np.where(m.sends, m.peer, m.rank)
+
+
+def _ordinals(m: Messages) -> I64:
+    """Position of each message among those of its direction, in order of sequence and issue."""
+    source, target = _ends(m)
+    order = np.lexsort((np.arange(len(source)), m.seq, m.sends, m.group, target, source))
+    keys = np.stack([source, target, m.group, m.sends.astype(np.int32)])[:, order]
     new = np.ones(len(order), bool)
     new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
     first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))

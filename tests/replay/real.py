@@ -58,8 +58,14 @@ class RealSets:
         return RealSet(name, read(TraceSet.open(path)))
 
 
-def misfits(name: str, a: Assessment) -> list[str]:
-    """Every printed check that an assessment fails, in words."""
+def misfits(name: str, a: Assessment, share: float = 1.0) -> list[str]:
+    """Every printed check that an assessment fails, in words.
+
+    Args:
+        name: key of ``SOURCES``.
+        a: the assessment.
+        share: how much of what the bars allow may be used.
+    """
     found = []
     for s in a.steps:
         checks = {
@@ -68,10 +74,10 @@ def misfits(name: str, a: Assessment) -> list[str]:
             "unexplained lateness": (s.unexplained, LATE),
             "unexplained earliness": (s.unexplained_early, EARLY),
         }
-        found += [f"{what} {v:.4f}" for what, (v, bar) in checks.items() if v > bar]
-    if a.start_error_ns > START_ERROR_NS[name]:
+        found += [f"{what} {v:.4f}" for what, (v, bar) in checks.items() if v > share * bar]
+    if a.start_error_ns > share * START_ERROR_NS[name]:
         found.append(f"start error {a.start_error_ns} ns")
     for r in a.ranks:
-        if abs(r.replayed_waiting_ns - r.waiting_ns) > WAITING * r.waiting_ns:
+        if abs(r.replayed_waiting_ns - r.waiting_ns) > share * WAITING * r.waiting_ns:
             found.append(f"rank {r.rank} waits {r.replayed_waiting_ns} for {r.waiting_ns} ns")
     return found

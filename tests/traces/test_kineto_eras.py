@@ -115,8 +115,13 @@ def test_device_from_arguments_not_from_process() -> None:
 
 
 def test_sync_rows() -> None:
-    args = {"stream": GPU_STREAM, "correlation": 5, "device": 0, "wait_on_stream": 20,
-            "wait_on_cuda_event_record_corr_id": 4, "cuda_sync_kind": "Stream Wait Event"}  # fmt: skip
+    args = {
+        "stream": GPU_STREAM,
+        "correlation": 5,
+        "device": 0,
+        "wait_on_stream": 20,
+        "wait_on_cuda_event_record_corr_id": 4,
+    }
     events = [
         lasting("cuda_sync", "Stream Wait Event", 1, 1, pid=0, tid=1000007, args=args),
         lasting("cuda_sync", "Event Sync", 3, 1, pid=0, tid=999, args={"stream": -1, "device": 0}),

@@ -42,6 +42,8 @@ def _fill_group(operation: Operation, groups: GroupTable) -> None:
     known = groups.groups[operation.group]
     if meta.group_size < 0 and known.size:
         meta.group_size = known.size
+    if groups.rank in known.ranks:
+        meta.group_rank = known.ranks.index(groups.rank)
     if meta.peer < 0 and 0 <= meta.root < len(known.ranks):
         meta.peer = known.ranks[meta.root]
 

@@ -126,7 +126,7 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
     columns["start_ns"] += meta.base_ns
     _fill_columns(columns)
     info = _info(meta, columns)
-    groups = GroupTable(info.world_size)
+    groups = GroupTable(info.world_size, info.rank)
     groups.add_config(meta.distributed.get("pg_config"))
     collectives = _collectives(events.collectives, order, columns, groups, losses)
     info.groups = groups.groups

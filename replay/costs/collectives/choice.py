@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.replay.cluster import Cluster
-from foretrace.replay.costs.collectives.channels import Channels, between_nodes, inside_node
+from foretrace.replay.costs.collectives.channels import between_nodes, inside_node
 from foretrace.replay.costs.collectives.nccl_constants import (
     CANDIDATES,
     GENERATION_ROW,
@@ -51,14 +51,15 @@ class Graph:
 
     Attributes:
         gb_s: bandwidth of all channels together, 10^9 bytes/s.
-        inside_gb_s: the same for the part inside a node.
+        tree_gb_s: the same for trees: over two nodes their part inside a node may run at up to
+            twice the network's speed, as one message goes up and another comes down.
         channels: channels (SMs held).
         nics: NICs of a node that the group uses.
         scale: 0, 1, 2 for one, two, more nodes.
     """
 
     gb_s: _Column
-    inside_gb_s: _Column
+    tree_gb_s: _Column
     channels: _Column
     nics: _Column
     scale: NDArray[np.int64]
@@ -93,17 +94,14 @@ def graph(shapes: Shapes, cluster: Cluster) -> Graph:
             np.array([getattr(c, name) for c in outside], dtype=float),
         )
 
+    gb_s, link = column("graph_gb_s"), cluster.gpu.link_usable_bytes_per_s / 1e9
     return Graph(
-        gb_s=column("graph_gb_s"),
-        inside_gb_s=np.full(len(nics), _inside(inside)),
+        gb_s=gb_s,
+        tree_gb_s=np.where(shapes.nodes == 2, np.minimum(2 * gb_s, np.maximum(link, gb_s)), gb_s),
         channels=column("count"),
         nics=nics.astype(float),
         scale=np.minimum(shapes.nodes, 3) - 1,
     )
-
-
-def _inside(channels: Channels) -> float:
-    return channels.graph_gb_s
 
 
 def predict(shapes: Shapes, cluster: Cluster) -> Prediction:
@@ -159,14 +157,14 @@ def bus_bandwidth(
     """NCCL's bus bandwidth, 10^9 bytes/s (tuning.cc l.300-345)."""
     row, scale = GENERATION_ROW.get(cluster.gpu.generation, 1), net.scale
     ll_max = _ll_max(cluster, scale)
-    capped = np.minimum(0.92 * net.gb_s, net.channels * TREE_CHANNEL[row, scale])
+    capped = np.minimum(0.92 * net.tree_gb_s, net.channels * TREE_CHANNEL[row, scale])
     if algorithm == RING:
         ring128 = np.minimum(0.92 * net.gb_s, net.channels * RING_LL128_CHANNEL[row, scale])
         return (np.minimum(ll_max, net.gb_s / 2), ring128, net.gb_s)[protocol]
     if algorithm == TREE:
         part = np.where(scale == 0, 7 / 9, 120 / 128)
         tree128 = np.minimum(capped * part, net.channels * TREE_LL128_CHANNEL[row, scale])
-        plain = 0.85 if row >= 2 else 1.0  # the search falls back to plain trees there, l.336
+        plain = 0.85 if row >= 2 and cluster.nvswitch else 1.0  # the search ends at plain trees, l.336
         found = (np.minimum(capped / 3.8, ll_max), tree128, capped)[protocol]
         return found * np.where(scale > 0, plain, 1.0)
     if algorithm == PAT:
