@@ -16,6 +16,7 @@ I8 = NDArray[np.int8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 
 class TaskKind(IntEnum):

@@ -176,10 +176,9 @@ def _match_and_align(
         alignment = _clocks(tables, matches)
     moved = {}
     for rank, (events, collectives) in tables.items():
-        shift = alignment.offset_ns.get(rank, 0)
-        moved[rank] = (
-            replace(events, start=events.start + shift, end=events.end + shift), collectives,
-        )  # fmt: skip
+        start = alignment.correct(rank, events.start)
+        length = events.end - events.start
+        moved[rank] = (replace(events, start=start, end=start + length), collectives)
     return moved, matches, alignment
 
 

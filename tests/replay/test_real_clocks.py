@@ -19,19 +19,7 @@ def with_clock(recording: Recording, rank: int, by_ns: int) -> Recording:
     return replace(recording, tables={**recording.tables, rank: (moved, collectives)})
 
 
-GROUPS_UNKNOWN = pytest.mark.xfail(
-    strict=True, reason="groups that were not recorded are looked for on unaligned clocks"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        pytest.param("a800", 5, marks=GROUPS_UNKNOWN),
-        ("tp8", 3),
-        pytest.param("dlrm", 2, marks=GROUPS_UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(("name", "rank"), [("a800", 5), ("tp8", 3), ("dlrm", 2)])
 @pytest.mark.parametrize("by_ns", [5 * MS, -5 * MS])
 def test_five_milliseconds_are_taken_out(
     real_sets: RealSets, name: str, rank: int, by_ns: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.replay.traces import COMM, COMPUTE, COPY, Job, RankTrace, Row, job
 
 from foretrace.replay.graph import EdgeKind, TaskKind
@@ -105,3 +106,18 @@ def test_streams_of_one_number_on_two_devices_are_kept_apart(tmp_path: Path) -> 
     j = job(tmp_path, r)
     assert event_sources(j, "k on 0") == ["a on 0"]
     assert not event_sources(j, "k on 1")
+
+
+@pytest.mark.xfail(strict=True, reason="record and wait calls are read only in their own rows")
+def test_a_record_call_and_the_wait_call_behind_it(tmp_path: Path) -> None:
+    """Without synchronisation rows: the stream of the last launch before the record call is
+    recorded, the stream of the next launch behind the wait call waits."""
+    r = RankTrace()
+    r.mark(1, 0, 100)
+    r.kernel("own", 0, 0, 10)
+    r.kernel("a", 6, 6, 144, stream=COPY)
+    r.call("cudaEventRecord", 12, 1)
+    r.call("cudaStreamWaitEvent", 14, 1)
+    r.kernel("k", 20, 150, 40)
+    j = job(tmp_path, r)
+    assert event_sources(j, "k") == ["a"]

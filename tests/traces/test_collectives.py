@@ -60,12 +60,18 @@ def test_metadata_on_the_kernel() -> None:
 
 
 def test_metadata_only_on_the_host() -> None:
-    meta = META | {"Collective name": "_allgather_base", "Out msg nelems": 2000, "Rank": 1}
+    meta = META | {"Collective name": "_allgather_base", "Out msg nelems": 2000, "Rank": 7}
     events = [record(0, 9, **meta), launch(5, 1), comm(ALL_GATHER, 20, 1)]
-    tables = read(document(events))
+    tables = read(document(events, rank=1))
     assert table(tables, "kind", "bytes_in", "bytes_out", "group_rank", "source") == [
         ("all_gather", 2000, 4000, 1, "record_param_comms")
     ]
+
+
+def test_rank_in_the_group_as_recorded_where_the_members_are_not_known() -> None:
+    meta = META | {"Process Group Ranks": "[]", "Rank": 1}
+    tables = read(document([comm(ALL_REDUCE, 20, 1, **meta)]))
+    assert table(tables, "group_rank") == [(1,)]
 
 
 def test_kernel_without_launch_by_external_id() -> None:

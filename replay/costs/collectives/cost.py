@@ -1,0 +1,187 @@
+"""The cost of collectives: NCCL's choice, then the time of what it chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretrace.replay.cluster import Cluster
+from foretrace.replay.costs.collectives.choice import Prediction, graph, predict
+from foretrace.replay.costs.collectives.nccl_constants import (
+    ALGORITHMS,
+    CANDIDATES,
+    PROTOCOLS,
+    RING,
+    SIMPLE,
+    TREE,
+    TREE_CORRECTION,
+)
+from foretrace.replay.costs.collectives.shapes import ALL_REDUCE, Shapes, check_shapes
+from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
+from foretrace.replay.costs.collectives.timing import Parts, coefficients, evaluate
+
+_BLOCK = 1 << 14  # rows at a time: temporaries stay in the cache
+_RING_SIMPLE = CANDIDATES.index((RING, SIMPLE))
+_NUMBER_BITS = 15
+_SLOWER = {n: 1 / TREE_CORRECTION[p] for n, (a, p) in enumerate(CANDIDATES) if a == TREE}
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Operations to price; arrays of shape ``(rows,)``.
+
+    Attributes:
+        kind: code in ``shapes.KINDS``.
+        size_bytes: largest buffer of a rank, as nccl-tests counts.
+        ranks: members of the group.
+        nodes: nodes that they are on, evenly.
+        share: part of its NICs that each group has, see ``shapes.Shapes``.
+    """
+
+    kind: NDArray[np.int64]
+    size_bytes: NDArray[np.float64]
+    ranks: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        kind: ArrayLike,
+        size_bytes: ArrayLike,
+        ranks: ArrayLike,
+        nodes: ArrayLike,
+        share: ArrayLike = 1.0,
+    ) -> Collectives:
+        """Columns from anything that broadcasts."""
+        columns = np.broadcast_arrays(*map(np.atleast_1d, (kind, size_bytes, ranks, nodes, share)))
+        types = (np.int64, np.float64, np.int64, np.int64, np.float64)
+        return cls(*(c.astype(t) for c, t in zip(columns, types, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What :func:`collective_costs` gives; arrays of shape ``(rows,)``.
+
+    Attributes:
+        time_us: time from the last rank's arrival to the end.
+        pick: candidate that runs, see ``nccl_constants.CANDIDATES``.
+        channels: channels of its graph; as many SMs are held.
+        parts: the time by cause.
+    """
+
+    time_us: NDArray[np.float64]
+    pick: NDArray[np.int64]
+    channels: NDArray[np.float64]
+    parts: Parts
+
+    @property
+    def algorithm(self) -> list[str]:
+        """Name for each row."""
+        return [ALGORITHMS[CANDIDATES[p][0]] for p in self.pick]
+
+    @property
+    def protocol(self) -> list[str]:
+        """Name for each row."""
+        return [PROTOCOLS[CANDIDATES[p][1]] for p in self.pick]
+
+
+def collective_costs(
+    ops: Collectives,
+    cluster: Cluster,
+    shared: SharedConstants = DEFAULT,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Costs:
+    """Price collectives.
+
+    Args:
+        ops: the operations.
+        cluster: the machine.
+        shared: constants of the physical model.
+        allowed: candidates that may run, shape ``(candidates,)`` (NCCL_ALGO, NCCL_PROTO);
+            all by default.
+
+    Raises:
+        LayoutError: a group does not fit the machine.
+    """
+    shapes, shape = _unique_shapes(ops)
+    check_shapes(shapes, cluster)
+    said, net = predict(shapes, cluster), graph(shapes, cluster)
+    if allowed is not None:
+        said.latency_us[:, ~allowed] = np.inf
+    table = coefficients(shapes, cluster, shared)
+    plateau = _plateau(shapes, net.channels, cluster)
+    pick = np.empty(len(shape), dtype=np.int64)
+    columns = np.empty((5, len(shape)))
+    for begin in range(0, len(shape), _BLOCK):
+        rows = slice(begin, begin + _BLOCK)
+        pick[rows] = choose(said, plateau, shape[rows], ops.size_bytes[rows])
+        parts = evaluate(table, shape[rows], pick[rows], ops.size_bytes[rows])
+        for number, name in enumerate(Parts.__slots__):
+            columns[number, rows] = getattr(parts, name)
+    alone = ops.ranks == 1
+    if alone.any():
+        columns[:, alone] = 0.0
+    parts = Parts(*columns)
+    return Costs(parts.total(), pick, net.channels[shape], parts)
+
+
+def choose(
+    said: Prediction,
+    plateau: NDArray[np.float64],
+    shape: NDArray[np.int64],
+    size: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """The candidate that NCCL expects to be fastest, for each row.
+
+    Args:
+        said: NCCL's latencies and bandwidths of all shapes.
+        plateau: bytes from which a Simple ring's latency is multiplied, and by how much;
+            shape ``(2, shapes)``.
+        shape: shape of each row.
+        size: bytes of each row.
+    """
+    place = np.log2(np.maximum(size, 64.0) / 64).astype(np.int64)
+    best = np.full(len(size), np.iinfo(np.int64).max)
+    time, wire = np.empty(len(size)), np.empty(len(size))
+    bits = time.view(np.int64)  # times are positive, so their bits sort as they do
+    for number in np.flatnonzero(np.isfinite(said.latency_us).any(axis=0)):
+        np.take(said.latency_us[:, number], shape, out=time, mode="clip")
+        if number == _RING_SIMPLE:
+            late = size >= np.take(plateau[0], shape, mode="clip")
+            np.multiply(time, np.take(plateau[1], shape, mode="clip"), out=time, where=late)
+        np.take(1 / (1e3 * said.gb_s[:, number]), shape, out=wire, mode="clip")
+        wire *= size
+        if number in _SLOWER:
+            wire *= np.take(_SLOWER[number], place, mode="clip")
+        time += wire
+        bits &= ~_NUMBER_BITS  # the last bits name the candidate: no masked copies
+        bits |= number
+        np.minimum(best, bits, out=best)
+    return best & _NUMBER_BITS
+
+
+def _plateau(
+    shapes: Shapes, channels: NDArray[np.float64], cluster: Cluster
+) -> NDArray[np.float64]:
+    """tuning.cc l.649-652: the latency of a Simple ring over nodes is taken 1.4 (1.9) times."""
+    factor = 1.9 if cluster.gpu.generation == "volta" else 1.4
+    on = (shapes.kind == ALL_REDUCE) & (shapes.nodes > 1)
+    return np.stack([64.0 * channels * shapes.ranks, np.where(on, factor, 1.0)])
+
+
+def _unique_shapes(ops: Collectives) -> tuple[Shapes, NDArray[np.int64]]:
+    """The different shapes, and each row's number among them."""
+    import pandas as pd  # its hash table beats a sort by ten times
+
+    key = (ops.ranks << 31) | (ops.nodes << 4) | ops.kind
+    if len(key) and ops.share.min() != ops.share.max():
+        place, shares = pd.factorize(ops.share)
+        key = key * len(shares) + place
+    code, values = pd.factorize(key)
+    first = np.zeros(len(values), dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    columns = (ops.kind, ops.ranks, ops.nodes, ops.share)
+    return Shapes(*(c[first] for c in columns)), code.astype(np.int64)

@@ -1,0 +1,65 @@
+"""Constants of the physical model that machines share: what no datasheet gives.
+
+Two sets. ``DATASHEET`` has nothing that was fitted: NCCL's own constants stand alone, plus the
+hop latency that AWS's tuner publishes. ``DEFAULT`` holds medians over the public machines; how it
+is fitted, and its error on machines that the fit did not see, is printed by
+``benchmarks/collective_costs.py`` (docs/cost-collectives.md has the table).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConstants:
+    """Times µs; factors plain numbers. Per-fabric tables fall back to ``rdma``.
+
+    Attributes:
+        hop_us: a hop between nodes beyond NCCL's own constant, by fabric.
+        nic_efficiency: reached share of a NIC's usable rate, by fabric.
+        ll_hop_us: growth of an LL tree's network hop, at 64 KB; goes with the square root of
+            bytes (the host checks a flag in every 8 bytes before it sends).
+        ll128_hop_us: the same for LL128 at 1 MB.
+        ll_step_us: growth of an LL ring's step at 4 KB a step and channel, square root as well.
+        tree_share: reached share of a Simple tree's bandwidth over three nodes and more.
+        p2p_base_us: a fused point-to-point kernel, once.
+        p2p_peer_us: each peer of it.
+        p2p_remote_us: once where any peer is on another node.
+        p2p_remote_peer_us: each peer on another node, by fabric.
+        p2p_link_gb_s: what one channel moves over NVLink, by GPU generation, 10^9 bytes/s.
+        p2p_net_gb_s: what one channel moves over the network.
+    """
+
+    hop_us: dict[str, float] = field(default_factory=dict)
+    nic_efficiency: dict[str, float] = field(default_factory=dict)
+    ll_hop_us: float = 0.0
+    ll128_hop_us: float = 0.0
+    ll_step_us: float = 0.0
+    tree_share: float = 1.0
+    p2p_base_us: float = 9.0
+    p2p_peer_us: float = 0.25
+    p2p_remote_us: float = 5.0
+    p2p_remote_peer_us: dict[str, float] = field(default_factory=dict)
+    p2p_link_gb_s: dict[str, float] = field(default_factory=dict)
+    p2p_net_gb_s: float = 7.0
+
+    def of_fabric(self, table: str, fabric: str, absent: float) -> float:
+        """A per-fabric constant; that of ``rdma`` or else ``absent`` where there is none."""
+        values: dict[str, float] = getattr(self, table)
+        return values.get(fabric, values.get("rdma", absent))
+
+
+_P2P = SharedConstants(
+    p2p_remote_peer_us={"rdma": 4.5, "cxi": 10.0},
+    p2p_link_gb_s={"volta": 12.0, "ampere": 13.0, "hopper": 20.0, "blackwell": 30.0},
+)
+DATASHEET = replace(_P2P, hop_us={"rdma": 0.0, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0})
+DEFAULT = replace(
+    _P2P,
+    hop_us={"rdma": 6.5, "cxi": 1.75, "efa": 20.0, "efa-new": 20.0, "efa-old": 60.0, "tcpx": 50.0},
+    ll_hop_us=9.0,
+    ll128_hop_us=5.0,
+    ll_step_us=0.2,
+    tree_share=0.5,
+)
