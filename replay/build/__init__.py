@@ -176,9 +176,9 @@ def _match_and_align(
         alignment = _clocks(tables, matches)
     moved = {}
     for rank, (events, collectives) in tables.items():
-        start = alignment.correct(rank, events.start)
-        length = events.end - events.start
-        moved[rank] = (replace(events, start=start, end=start + length), collectives)
+        # Ends too: a long wait measured by a drifting clock must still end before what follows it.
+        start, end = (alignment.correct(rank, t) for t in (events.start, events.end))
+        moved[rank] = (replace(events, start=start, end=end), collectives)
     return moved, matches, alignment
 
 

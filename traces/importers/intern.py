@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import int32, int64, njit, types, uint8, void
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
@@ -31,7 +31,11 @@ def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+_TEXT = types.Array(uint8, 1, "C", readonly=True)
+_TABLE = types.Tuple((int64[::1], int64[:, ::1], uint8[::1], int64[::1]))
+
+
+@njit(int64(_TEXT, int64[:, ::1], int32[::1], _TABLE), cache=True, nogil=True)
 def _intern(buf: U8, spans: I64, codes: I32, table: tuple[I64, I64, U8, I64]) -> int:
     """Code each span; stops where a table is full and returns how many were done."""
     slots, texts, arena, used = table
@@ -64,7 +68,7 @@ def _intern(buf: U8, spans: I64, codes: I32, table: tuple[I64, I64, U8, I64]) ->
     return len(spans)
 
 
-@njit(cache=True, nogil=True)
+@njit(void(int64[::1], int64[:, ::1], int64), cache=True, nogil=True)
 def _refill(slots: I64, texts: I64, count: int) -> None:
     """Enter the first ``count`` texts into empty slots."""
     mask = len(slots) - 1

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import int64, njit, types
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
+
+TEXT = types.Array(types.uint8, 1, "C", readonly=True)
+"""Bytes as compiled functions take them; types are fixed, so that nothing compiles twice."""
 
 CUT, BROKEN = -1, -2
 
@@ -75,7 +78,7 @@ def skip_open(buf: U8, p: int, end: int) -> int:
     return CUT
 
 
-@njit(cache=True, nogil=True)
+@njit(int64(TEXT, int64, int64), cache=True, nogil=True)
 def skip_value(buf: U8, p: int, end: int) -> int:
     """Position after the JSON value at ``p``, CUT or BROKEN."""
     start = p
@@ -131,7 +134,7 @@ def after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return skip_space(buf, p + 1, end), False
 
 
-@njit(cache=True, nogil=True)
+@njit(types.UniTuple(int64, 2)(TEXT, int64, int64), cache=True, nogil=True)
 def find_array(buf: U8, p: int, end: int) -> tuple[int, int]:
     """Find the ``traceEvents`` array among the members of the top-level object.
 

@@ -7,10 +7,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import boolean, int64, njit, types
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
+
+_TEXT = types.Array(types.uint8, 1, "C", readonly=True)
+_NUMBER = types.Tuple((int64, boolean))(_TEXT, int64, int64)
 
 LARGEST_US = 9_223_372_036_854_774
 """Microseconds above this do not fit 63 bits of nanoseconds."""
@@ -18,7 +21,7 @@ LARGEST_US = 9_223_372_036_854_774
 _ZERO, _NINE, _MINUS, _POINT, _QUOTE = 48, 57, 45, 46, 34
 
 
-@njit(cache=True, nogil=True)
+@njit(_NUMBER, cache=True, nogil=True)
 def decimal_us_to_ns(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """Nanoseconds of the plain decimal microseconds in ``buf[p:end]``, rounded half to even.
 
@@ -59,7 +62,7 @@ def decimal_us_to_ns(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return (-value if negative else value), ok and p == end
 
 
-@njit(cache=True, nogil=True)
+@njit(_NUMBER, cache=True, nogil=True)
 def first_integer(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """The first integer in a JSON value: ``7``, ``"stream 7"``, ``"25738 (python)"``.
 

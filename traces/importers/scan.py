@@ -10,7 +10,7 @@ that are no UTF-8) does no harm.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import boolean, int64, njit, types
 from numpy.typing import NDArray
 
 from foretrace.traces.importers.json_text import (
@@ -24,6 +24,7 @@ from foretrace.traces.importers.json_text import (
     MORE,
     OPEN,
     QUOTE,
+    TEXT,
     after_member,
     equals,
     skip_open,
@@ -216,7 +217,10 @@ def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
     return min(p, CUT)
 
 
-@njit(cache=True, nogil=True)
+_SCAN = types.UniTuple(int64, 3)(TEXT, int64, int64, int64[:, ::1], boolean)
+
+
+@njit(_SCAN, cache=True, nogil=True)
 def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int, int, int]:
     """Scan objects of the array from ``p`` on, which lies inside the array.
 

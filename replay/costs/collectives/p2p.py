@@ -1,0 +1,184 @@
+"""Send and receive, and several of them fused in one kernel.
+
+::
+
+    time = base + remote + bytes / min(link, channels x rate of a channel)
+
+NCCL starts a message on few channels and doubles them while a part is longer than 16 MB (NVLink)
+or 128 KB (network), up to a limit for each peer (NVIDIA/nccl ``src/enqueue.cc`` l.866,
+``src/graph/paths.cc`` l.918-1005). Bytes per second of one channel are shared constants, see
+:class:`foretrace.replay.costs.collectives.shared.SharedConstants`. Times µs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.replay.cluster import Cluster
+from foretrace.replay.costs.collectives.channels import between_nodes
+from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
+
+_Column = NDArray[np.float64]
+_POOL = 32  # point-to-point channels of one node, paths.cc l.977
+_SEND_US, _REMOTE_SEND_US = 8.0, 6.0  # launch and hand-over of one message (fits, docs)
+_LINK_RAW = {"volta": 25.0, "ampere": 25.0, "hopper": 25.0, "blackwell": 50.0}  # GB/s a link
+_NET_PART, _LINK_PART = float(1 << 17), float(1 << 24)  # longest part of a message, bytes
+_LEAST_PART = float(1 << 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """What a point-to-point kernel finds between two ranks, 10^9 bytes/s.
+
+    Attributes:
+        link: one GPU into its node.
+        nic: one GPU's part of the node's NICs.
+        link_channel: one channel inside a node.
+        net_channel: one channel between nodes.
+        link_channels: most channels to a peer inside a node.
+        net_channels: most channels to a peer on another node.
+        pool: channels that all peers share.
+    """
+
+    link: float
+    nic: float
+    link_channel: float
+    net_channel: float
+    link_channels: int
+    net_channels: int
+    pool: int
+
+
+def wires(cluster: Cluster, per_node: int, several: bool, shared: SharedConstants) -> Wires:
+    """Rates and channel limits of a group.
+
+    Args:
+        cluster: the machine.
+        per_node: members of the group on each node.
+        several: whether it is on several nodes.
+        shared: constants of the physical model.
+    """
+    generation = cluster.gpu.generation
+    share = cluster.nics_per_node / cluster.gpus_per_node
+    nics = max(1, round(share * min(per_node, cluster.gpus_per_node)))
+    nic_share = max(share, 1 / per_node) if share < 1 else share
+    efficiency = shared.of_fabric("nic_efficiency", cluster.fabric.name, 1.0)
+    rate = cluster.nic_bytes_per_s / 1e9
+    pool = min(_POOL, between_nodes(cluster, nics).count) if several else _POOL
+    remote = 2
+    if cluster.version >= (2, 29):
+        remote = max(2, int(np.ceil(cluster.nic_gbit_per_s / 8 / 14)))
+        while remote > 1 and remote * min(per_node, 8) > pool:
+            remote //= 2
+    raw = cluster.gpu.link_raw_bytes_per_s / 1e9
+    links = 2 * round(raw / _LINK_RAW.get(generation, max(raw / 7, 1.0)))
+    return Wires(
+        link=cluster.gpu.link_usable_bytes_per_s / 1e9,
+        nic=rate * efficiency * nic_share,
+        link_channel=shared.p2p_link_gb_s.get(generation, 20.0),
+        net_channel=shared.p2p_net_gb_s,
+        link_channels=int(min(max(links, 1), _POOL)),
+        net_channels=remote,
+        pool=pool,
+    )
+
+
+def message_channels(size: _Column, ranks: int, remote: bool, found: Wires) -> _Column:
+    """Channels that one message of ``size`` bytes runs on, shape of ``size``."""
+    limit = found.net_channels if remote else found.link_channels
+    longest = _NET_PART if remote else _LINK_PART
+    start = limit
+    while start > 1 and start * ranks > found.pool:
+        start //= 2
+    used = np.minimum(start, np.maximum(1, np.floor(size / _LEAST_PART)))
+    for _ in range(limit.bit_length()):
+        used = np.where((size / used > longest) & (2 * used <= limit), 2 * used, used)
+    return used
+
+
+def send_recv_costs(
+    size_bytes: _Column,
+    ranks: int,
+    cluster: Cluster,
+    remote: bool = False,
+    shared: SharedConstants = DEFAULT,
+) -> _Column:
+    """Time of one send and one receive of the same size at once, as a pipeline stage does.
+
+    Args:
+        size_bytes: bytes each way, shape ``(rows,)``.
+        ranks: members of the group: their number shares the channels.
+        cluster: the machine.
+        remote: the peer is on another node.
+        shared: constants of the physical model.
+
+    Returns:
+        µs, shape ``(rows,)``.
+    """
+    size = np.asarray(size_bytes, dtype=np.float64)
+    per_node = min(ranks, cluster.gpus_per_node) if not remote else _per_node(ranks, cluster)
+    found = wires(cluster, per_node, remote, shared)
+    channels = message_channels(size, ranks, remote, found)
+    if remote:
+        hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
+        rate = np.minimum(found.nic, channels * found.net_channel)
+        return _SEND_US + _REMOTE_SEND_US + hop + size / (1e3 * rate)
+    return _SEND_US + size / (1e3 * np.minimum(found.link, channels * found.link_channel))
+
+
+def _per_node(ranks: int, cluster: Cluster) -> int:
+    nodes = -(-ranks // cluster.gpus_per_node)
+    return max(1, ranks // max(nodes, 2))
+
+
+def fused_p2p_cost(
+    sends: NDArray[np.float64],
+    node: NDArray[np.int64],
+    cluster: Cluster,
+    shared: SharedConstants = DEFAULT,
+) -> _Column:
+    """Time of one kernel that holds several sends and receives, for each rank.
+
+    A pair moves when both its sides have started; the kernel of a rank ends with its last pair.
+
+    Args:
+        sends: bytes from rank (row) to rank (column), shape ``(ranks, ranks)``.
+        node: node of each rank.
+        cluster: the machine.
+        shared: constants of the physical model.
+
+    Returns:
+        µs for each rank, shape ``(ranks,)``; 0 where it takes no part.
+    """
+    ranks = len(node)
+    remote = node[:, None] != node[None, :]
+    apart = sends * ~np.eye(ranks, dtype=bool)
+    busiest = int(np.bincount(node).max())
+    found = wires(cluster, busiest, bool(remote.any()), shared)
+    out_in = np.stack([_by_side(apart, remote, far) for far in (False, True)])
+    peers = ((apart > 0) | (apart.T > 0)) & ~np.eye(ranks, dtype=bool)
+    near, far = (peers & ~remote).sum(1), (peers & remote).sum(1)
+    wire = np.maximum(
+        out_in[0] / (1e3 * np.minimum(found.link, np.maximum(near, 1) * _rate(found, ranks, False))),
+        out_in[1] / (1e3 * np.minimum(found.nic, np.maximum(far, 1) * _rate(found, ranks, True))),
+    )
+    hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
+    each = shared.of_fabric("p2p_remote_peer_us", cluster.fabric.name, 0.0)
+    start = shared.p2p_base_us + shared.p2p_peer_us * (near + far)
+    start = start + (far > 0) * (shared.p2p_remote_us + hop * 0) + each * far
+    return np.where(near + far > 0, start + wire, 0.0)
+
+
+def _by_side(sends: _Column, remote: NDArray[np.bool_], far: bool) -> _Column:
+    part = sends * (remote if far else ~remote)
+    return np.maximum(part.sum(1), part.sum(0))
+
+
+def _rate(found: Wires, ranks: int, remote: bool) -> float:
+    """What a peer's channels carry at most, 10^9 bytes/s."""
+    if remote:
+        return found.net_channels * found.net_channel
+    return max(1, min(found.link_channels, found.pool // max(ranks - 1, 1))) * found.link_channel
