@@ -23,31 +23,32 @@ help: ## say what there is
 # --- set-up -----------------------------------------------------------------
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 
 # The two stamps hold the set-up that was done. "dev" contains "core".
 $(VENV)/.core: pyproject.toml | $(BIN)/python
-	@echo "setting up $(VENV) (core)"
-	$(PIP) install --editable .
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "setting up $(VENV) (development tools and torch; once, some minutes)"
-	$(PIP) install --editable '.[dev]'
+	@$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/.core
 
 # --- what users type --------------------------------------------------------
 
+WHAT_IFS := --what-if 'comm=x0.5' --what-if 'stall=0'
+
 demo: $(VENV)/.core ## replay the bundled sample, ask it a what-if, write out/report.html
 	@test -n "$(SAMPLE)" || { echo "error: no sample trace set in traces/sample" >&2; exit 2; }
 	@mkdir -p $(OUT)
-	@printf '\n$$ foretrace replay $(SAMPLE) --what-if ... --perfetto $(OUT)/timeline.json.gz\n\n'
-	@$(FORE) replay $(SAMPLE) --what-if 'comm=x0.5' --what-if 'stall=0' \
-	    --perfetto $(OUT)/timeline.json.gz
-	@printf '\n$$ foretrace report $(SAMPLE) -o $(OUT)/report.html\n\n'
+	@printf '\n$$ foretrace replay %s\n' "$(SAMPLE) $(WHAT_IFS) --perfetto $(OUT)/timeline.json.gz"
+	@$(FORE) replay $(SAMPLE) $(WHAT_IFS) --perfetto $(OUT)/timeline.json.gz
+	@printf '\n$$ foretrace report %s\n' "$(SAMPLE) -o $(OUT)/report.html"
 	@$(FORE) report $(SAMPLE) -o $(OUT)/report.html
-	@printf '\nReport:   file://%s\n' "$(CURDIR)/$(OUT)/report.html"
-	@printf 'Timeline: %s (open it in the Perfetto UI)\n' "$(OUT)/timeline.json.gz"
+	@printf '\nreport:   file://%s\n' "$(CURDIR)/$(OUT)/report.html"
+	@printf 'timeline: %s, for the Perfetto UI\n' "$(CURDIR)/$(OUT)/timeline.json.gz"
 
 test: format lint types layers unit ## everything that must be green: format, lint, types, layers, pytest
 

@@ -103,6 +103,8 @@ def open_channel() -> Channel | None:
     from torch.distributed import distributed_c10d as c10d
 
     store = c10d._get_default_store()
+    if not hasattr(store, "check"):  # before torch 2.2: no way to look without waiting
+        return None
     # A restarted job may meet its former keys in the agent's store.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 

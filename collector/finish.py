@@ -24,7 +24,7 @@ from foretrace.collector.clock import Server, host_identity, measure, offset_at
 from foretrace.collector.kineto import KinetoProfiler
 from foretrace.collector.layout import all_groups, layout_of
 from foretrace.collector.options import Options
-from foretrace.collector.place import Place
+from foretrace.collector.place import Place, one_line
 from foretrace.collector.probes import Probes
 from foretrace.collector.spool import (
     KINETO_NAME,
@@ -98,22 +98,25 @@ class Finisher:
             self._worker = self._spawn("foretrace-finish", self._run)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for all ranks' data, on the reference rank, or for this rank's.
+        """Wait for this rank's data, and on the reference rank then for all others'.
+
+        Args:
+            timeout_s: longest wait for each of the two.
 
         Returns:
             Whether all is written.
         """
         assert self._worker is not None  # noqa: S101 (something was handed over)
-        deadline = time.monotonic() + timeout_s
         self._worker.join(timeout_s)
-        written = not self._worker.is_alive()
+        if self._worker.is_alive():
+            return False
         channel = self._place.channel
-        if written and channel is not None and self._place.is_reference:
-            left = max(0.0, deadline - time.monotonic())
-            if channel.wait("index", left, pause_s=0.05) is None:
-                join(self._place, self._options, channel)
-                written = False
-        return written
+        if channel is None or not self._place.is_reference:
+            return True
+        if channel.wait("index", timeout_s, pause_s=0.05) is not None:
+            return True
+        join(self._place, self._options, channel)
+        return False
 
     def close(self) -> None:
         """End all threads: none may reach into torch while the process shuts down."""
@@ -129,8 +132,7 @@ class Finisher:
         return thread
 
     def _run(self) -> None:
-        channel = self._place.channel
-        line = channel.another() if channel is not None else None
+        line = self._line()
         samples = [] if self._over.is_set() else self._samples(line, "start")
         self._over.wait()
         if self._given is None:
@@ -164,7 +166,19 @@ class Finisher:
     def _samples(self, line: Channel | None, phase: str) -> list[Sample]:
         if line is None:
             return []
-        return measure(line, host_identity(), phase, _CLOCK_TIMEOUT_S)
+        try:
+            return measure(line, host_identity(), phase, _CLOCK_TIMEOUT_S)
+        except Exception as error:  # the rank that keeps the store may have died
+            self._place.troubles.append(f"no clock samples at the {phase}: {one_line(error)}")
+            return []
+
+    def _line(self) -> Channel | None:
+        """A connection for this thread, None without a store or where it has gone."""
+        try:
+            return None if self._place.channel is None else self._place.channel.another()
+        except Exception as error:  # as above
+            self._place.troubles.append(f"no line to the other ranks: {one_line(error)}")
+            return None
 
 
 def settle(place: Place, options: Options, line: Channel | None, wrote: bool) -> None:
@@ -180,11 +194,17 @@ def settle(place: Place, options: Options, line: Channel | None, wrote: bool) ->
         if wrote:
             join(place, options, None)
         return
-    if wrote:
-        line.increase("wrote")
-    # Others must not wait for a rank that has failed: it counts as well.
-    if line.increase("through") >= line.increase("entered", 0):
-        join(place, options, line)
+    try:
+        if wrote:
+            line.increase("wrote")
+        # Others must not wait for a rank that has failed: it counts as well.
+        last = line.increase("through") >= line.increase("entered", 0)
+        if last or line.take("index") is not None:
+            join(place, options, line)
+    except Exception as error:  # the store has gone with its rank; the folder is still there
+        place.troubles.append(f"no line to the other ranks: {one_line(error)}")
+        if wrote:
+            join(place, options, None)
 
 
 def join(place: Place, options: Options, line: Channel | None) -> None:

@@ -78,7 +78,7 @@ class CollectiveHook:
     def remove(self) -> None:
         """Take the kernels away."""
         while self._libraries:
-            self._libraries.pop()._destroy()
+            release(self._libraries.pop())
 
     def _call_kernel(
         self, name: str, operator: Operator, overload: Any, below: Any
@@ -146,6 +146,12 @@ class CollectiveHook:
         completed = self.recorder.completed
         work = dist.Work.unbox(boxed)
         work.get_future().add_done_callback(lambda _future: completed(ident))
+
+
+def release(library: Any) -> None:
+    """Take a library's registrations away; before torch 2.2 forgetting it does so."""
+    if hasattr(library, "_destroy"):
+        library._destroy()
 
 
 def _own_names(names: Sequence[str], library: str) -> set[str]:

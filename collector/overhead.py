@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+from foretrace.collector.hook import release
 from foretrace.collector.window import Phase
 
 _LEAST_STEPS = 2
@@ -127,7 +128,7 @@ def hook_entry_ns(rounds: int = 100) -> float:
         )
         return max(0.0, _fastest_ns(overload, given, rounds) - bare)
     finally:
-        library._destroy()
+        release(library)
 
 
 def _fastest_ns(call: Callable[..., object], given: list[object], rounds: int) -> float:

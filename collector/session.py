@@ -62,7 +62,6 @@ class Session:
         """The loop is about to start."""
         if self._place.channel is not None:
             self._place.channel.increase("entered")
-        self._entry_ns = hook_entry_ns()
         self._enter(self.window.phase(0))
         self._began_ns = time.time_ns()
 
@@ -170,6 +169,7 @@ class Session:
             raise GaveUpError("another torch profiler was started inside the loop")
         self.probes = Probes(self._options.detail)
         self.probes.install()
+        self._entry_ns = hook_entry_ns() if not self.probes.refused else 0.0
         if not full and self.probes.refused:
             raise GaveUpError(f"light detail needs the collective hook; {self.probes.refused}")
         self._finisher.start()

@@ -54,8 +54,8 @@ from foretrace import TraceSet
 traces = TraceSet.open("NAME.trace")
 traces.ranks, traces.missing_ranks, traces.steps, traces.groups
 traces.info(0).host
-traces.events(0, columns=["name", "start_ns", "dur_ns"])      # a pyarrow Table
-traces.collectives(0, pandas=True)                            # a pandas DataFrame
+traces.events(0, columns=["name", "start_ns", "dur_ns"])  # a pyarrow Table
+traces.collectives(0, pandas=True)  # a pandas DataFrame
 ```
 """
 
@@ -68,10 +68,12 @@ and replays like the original.
 | removed or replaced | how |
 | --- | --- |
 | host names | numbered, `host-0` ... |
-| sources, labels, notes, examples of what was dropped | removed, but for the profiler's own switches |
+| sources, labels, notes, examples of losses | removed, but for the profiler's own switches |
 | Python frames | numbered, `frame-0` ... |
-| paths, URLs, e-mail and IP addresses in names, concrete inputs, versions, group descriptions | numbered, `path-0` ... |
+| paths, URLs, e-mail and IP addresses in names and other texts | numbered, `path-0` ... |
 | host and user names found anywhere in the set | replaced wherever they stand as a word |
+
+Texts are the names of events, their concrete inputs, versions and descriptions of groups.
 
 Kept: times, operator and kernel names, shapes, types, groups, ranks, device models, versions,
 process and thread ids, memory addresses. Annotations keep their words apart from the above, so

@@ -29,7 +29,8 @@ _DELTA = (
 def write_table(folder: Folder, name: str, table: pa.Table) -> None:
     """Write a table of one rank into the rank's folder."""
     schema = arrow_schema(name)
-    table = table.select(schema.names).cast(schema)
+    if not table.schema.equals(schema):  # casting loads all of pyarrow.compute
+        table = table.select(schema.names).cast(schema)
     texts = [f.name for f in schema if f.name not in _DELTA]
     delta = {f.name: "DELTA_BINARY_PACKED" for f in schema if f.name in _DELTA}
     with folder.fs.open(folder.path(f"{name}.parquet"), "wb") as file:

@@ -181,6 +181,15 @@ def test_a_killed_rank_leaves_the_others_usable(tmp_path: Path) -> None:
     assert "missing" in line
 
 
+def test_a_killed_reference_rank_takes_no_data_of_others_with_it(tmp_path: Path) -> None:
+    job = run_job("killed_reference", 2, tmp_path)
+    assert job.status == [-9, 0], job.said
+    trace = TraceSet.open(tmp_path / "run.trace")
+    assert (trace.ranks, trace.missing_ranks, trace.steps) == ([1], [0], [1, 2])
+    assert trace.problems == []
+    assert any("no line to the other ranks" in line for line in job.lines), job.said
+
+
 def test_a_trigger_on_one_rank_starts_all_at_the_same_step(tmp_path: Path) -> None:
     job = run_job("triggered", 2, tmp_path)
     assert job.status == [0, 0], job.said

@@ -43,12 +43,14 @@ class Machine:
     Attributes:
         programs: instructions of each rank; all ranks issue the same number of collectives.
         begins: when each rank's thread begins.
+        pause: how long the host rests behind each instruction.
         longer: (rank, instruction) -> how much longer its work, kernel or transfer takes.
         slower: (rank, instruction) -> how much longer its call takes.
     """
 
     programs: list[list[Op]]
     begins: list[int]
+    pause: int = 0
     longer: dict[tuple[int, int], int] = field(default_factory=dict)
     slower: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -62,18 +64,18 @@ class Machine:
 
     def _at(self, rank: int, i: int) -> int:
         """When the host comes to an instruction."""
-        if i == 0:
-            return self.begins[rank]
-        before, start = self.programs[rank][i - 1], self.at(rank, i - 1)
-        if before.what == "work":
-            return start + self.us(rank, i - 1)
-        if before.what == "sync":
-            done = [self.ends(rank, j) for j in self.launched(rank, i - 1)]
-            return max([start, *done]) + BLOCK
-        if before.what == "item":
-            return self.ends(rank, i - 1) + BLOCK
-        call = CALL if before.what in LAUNCHING else 1
-        return start + call + self.slower.get((rank, i - 1), 0)
+        return self.returns(rank, i - 1) + self.pause if i else self.begins[rank]
+
+    def returns(self, rank: int, i: int) -> int:
+        """When the host has done an instruction."""
+        op, start = self.programs[rank][i], self.at(rank, i)
+        if op.what == "work":
+            return start + self.us(rank, i)
+        if op.what == "sync":
+            return max([start, *(self.ends(rank, j) for j in self.launched(rank, i))]) + BLOCK
+        if op.what == "item":
+            return self.ends(rank, i) + BLOCK
+        return start + (CALL if op.what in LAUNCHING else 1) + self.slower.get((rank, i), 0)
 
     def launched(self, rank: int, before: int, stream: int | None = None) -> list[int]:
         """Instructions before one that launched work, on one stream or on any."""
@@ -135,7 +137,7 @@ class Machine:
         collectives: list[dict[str, Row]] = []
         for i, op in enumerate(program):
             start, name = self.at(rank, i), f"{op.what} {rank}.{i}"
-            took = self.at(rank, i + 1) - start
+            took = self.returns(rank, i) - start
             if op.what == "work":
                 r.op("work", start, took)
             elif op.what == "sync":
@@ -153,7 +155,7 @@ class Machine:
                 begun, end = self.arrives(rank, i), self.ends(rank, i)
                 kind = "memcpy" if op.what == "item" else "kernel"
                 full = f"Memcpy DtoH (Device -> Pageable) {name}" if kind == "memcpy" else name
-                work = r.work(full, begun, end - begun, self.stream(rank, i), call, kind)
+                work = r.work(full, begun, end - begun, self.stream(rank, i), call, kind=kind)
                 if op.what == "collective":
                     collectives.append({"work": work, "call": call})
         for number, rows in enumerate(collectives):
@@ -165,7 +167,7 @@ class Machine:
     def _wait_rows(self, r: RankTrace, rank: int, i: int, events: dict[int, Row]) -> None:
         """A wait call and the profiler's own row of it."""
         start = self.at(rank, i)
-        call = r.call("cudaStreamWaitEvent", start, self.at(rank, i + 1) - start)
+        call = r.call("cudaStreamWaitEvent", start, self.returns(rank, i) - start)
         if events:
             last = max(events)
             r.add("sync", "Stream Wait Event", start, 0, device=0,

@@ -65,9 +65,7 @@ def edge_lists(draw: st.DrawFn, order: list[int]) -> list[Edge]:
         )
     )
     kinds = st.sampled_from([int(k) for k in EdgeKind])
-    return [
-        (order[a], order[b], draw(kinds), draw(st.integers(0, 12))) for a, b in pairs if a < b
-    ]
+    return [(order[a], order[b], draw(kinds), draw(st.integers(0, 12))) for a, b in pairs if a < b]
 
 
 @st.composite

@@ -21,7 +21,7 @@ from foretrace.replay.accuracy import (
     sync_waiting,
     unexplained,
 )
-from foretrace.replay.align import Alignment
+from foretrace.replay.align import align
 from foretrace.replay.build import Build
 from foretrace.replay.engine import replay, sort_tasks
 from foretrace.replay.graph import EdgeKind, JobGraph, StepMarks, TaskKind
@@ -29,7 +29,9 @@ from foretrace.replay.timeline import measured, step_windows
 
 
 def of_graph(graph: JobGraph) -> Assessment:
-    return assess(Build(graph, Alignment({0: 0}, -1, {}, 0), (), {}, {}))
+    none = np.zeros(0, np.int64)
+    alone = align(np.zeros(1, np.int64), none.astype(np.int32), none)
+    return assess(Build(graph, alone, (), {}, {}))
 
 
 def prompt(r: RankTrace, count: int = 30) -> None:

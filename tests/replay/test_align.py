@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretrace.replay.align import align
+from foretrace.replay.align import Alignment, align
 
 MS, US = 1_000_000, 1_000
 DAY = 86_400 * 10**9
@@ -136,3 +138,50 @@ def test_times_since_the_epoch_keep_their_nanoseconds() -> None:
     ptr, rank, end = recorded(rng, [(0, 1)], 30, 0)
     result = align(ptr, rank, off(rank, end, {0: 0, 1: 12_345}))
     assert result.offset_ns == {0: 0, 1: -12_345}
+
+
+def spreads(result: Alignment, ptr: np.ndarray, rank: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How far the corrected ends of each operation lie apart, ns."""
+    corrected = end.copy()
+    for r in np.unique(rank):
+        corrected[rank == r] = result.correct(int(r), end[rank == r])
+    return np.array([np.ptp(corrected[a:b]) for a, b in pairwise(ptr)])
+
+
+@pytest.mark.parametrize("ppm", [-50.0, 20.0, 300.0])
+def test_a_drift_is_found_and_taken_out(ppm: float) -> None:
+    # Over the two seconds the clock of rank 1 gains or loses 40 us and more; noise is 2 us.
+    rng = np.random.default_rng(8)
+    ptr, rank, end = recorded(rng, [(0, 1, 2)], 200, 2 * US)
+    begin = int(end.min())
+    gained = np.rint((end - begin) * ppm * 1e-6).astype(np.int64)
+    wrong = off(rank, end + np.where(rank == 1, gained, 0), {0: 0, 1: 3 * MS, 2: 0})
+    result = align(ptr, rank, wrong)
+    assert result.drift_ppm[1] == pytest.approx(-ppm, abs=1)
+    assert spreads(result, ptr, rank, wrong).max() <= 5 * US
+    assert result.residual_ns <= 2 * US
+    assert abs(result.drift_ppm.get(2, 0)) < 1
+
+
+def test_steady_clocks_do_not_drift() -> None:
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        ptr, rank, end = recorded(rng, [(0, 1, 2, 3)], 60, 15 * US)
+        found += bool(align(ptr, rank, end).drift_ppm)
+    assert found == 0
+
+
+def test_few_meetings_show_no_drift() -> None:
+    # Three operations: a slope through them would be noise.
+    rng = np.random.default_rng(9)
+    ptr, rank, end = recorded(rng, [(0, 1)], 3, 15 * US)
+    assert not align(ptr, rank, end).drift_ppm
+
+
+@given(st.integers(-5 * MS, 5 * MS), st.lists(st.integers(0, 2**60), min_size=1, max_size=20))
+def test_without_drift_a_correction_is_the_offset(offset: int, times: list[int]) -> None:
+    alignment = Alignment({3: offset}, {}, 0, -1, {}, 0)
+    time = np.array(times, np.int64)
+    assert (alignment.correct(3, time) == time + offset).all()
+    assert (alignment.correct(4, time) == time).all()

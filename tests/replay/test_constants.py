@@ -26,9 +26,7 @@ def launches(slack: list[float], rank: int = 0) -> RankTrace:
 
 
 def constant(j: Job, edge: EdgeKind, target: TaskKind, rank: int = 0) -> Constant:
-    return next(
-        c for c in j.build.constants if (c.edge, c.target, c.rank) == (edge, target, rank)
-    )
+    return next(c for c in j.build.constants if (c.edge, c.target, c.rank) == (edge, target, rank))
 
 
 def test_a_launch_latency_is_found(tmp_path: Path) -> None:

@@ -97,4 +97,5 @@ def test_the_critical_path_says_how_much_was_copied(real_sets: RealSets) -> None
 @each_set
 def test_steps_are_those_of_the_recording(real_sets: RealSets, name: str) -> None:
     graph = real_sets.get(name).build.graph
-    assert step_windows(measured(graph)).step.tolist() == {"a800": [9], "tp8": [3], "dlrm": [10]}[name]  # fmt: skip
+    expected = {"a800": [9], "tp8": [3], "dlrm": [10]}[name]
+    assert step_windows(measured(graph)).step.tolist() == expected

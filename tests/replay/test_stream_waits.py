@@ -12,7 +12,9 @@ from foretrace.replay.graph import EdgeKind, TaskKind
 KERNEL = TaskKind.KERNEL
 
 
-def wait(r: RankTrace, at: float, stream: int, on: int, record: Row | None, device: int = 0) -> None:
+def wait(
+    r: RankTrace, at: float, stream: int, on: int, record: Row | None, device: int = 0
+) -> None:
     """``stream`` waits for the event that was recorded on the stream ``on``."""
     call = r.call("cudaStreamWaitEvent", at, 1)
     more = {} if record is None else {"wait_correlation": record.values["correlation"]}

@@ -84,6 +84,7 @@ class RankTrace:
         dur: float,
         stream: int = COMPUTE,
         by: Row | None = None,
+        *,
         kind: str = "kernel",
         device: int = 0,
     ) -> Row:
@@ -99,6 +100,7 @@ class RankTrace:
         call: float,
         start: float,
         dur: float,
+        *,
         stream: int = COMPUTE,
         thread: int = MAIN,
         device: int = 0,
@@ -126,9 +128,7 @@ class RankTrace:
         **values: Any,
     ) -> None:
         """A communication operation; operations are added in issue order."""
-        self.operations.append(
-            {"kind": kind, "work": work, "call": call, "wait": wait, **values}
-        )
+        self.operations.append({"kind": kind, "work": work, "call": call, "wait": wait, **values})
 
     def tables(self, world_size: int) -> RankTables:
         """The rank as the tables of a trace set; numbers the rows."""
@@ -242,6 +242,7 @@ def check_no_waiting(built: Build) -> None:
         assert (g.dur_ns[g.kind == kind] == 0).all()
     assert (g.dur_ns >= 0).all()
     assert len(set(g.dur_ns[g.kind == TaskKind.SYNC].tolist())) <= 1
+    check_host_lanes(built)
     arrived: dict[int, dict[int, int]] = {}
     for task in np.flatnonzero((g.kind == TaskKind.ARRIVE) & (g.collective >= 0)).tolist():
         at = arrived.setdefault(int(g.collective[task]), {})
@@ -253,3 +254,16 @@ def check_no_waiting(built: Build) -> None:
             last = at[int(g.rank[comm])]  # it did not wait for the last arrival
         # Ends before the last arrival by less than the clocks' noise: no execution is left.
         assert g.dur_ns[comm] == max(end - last, 0)
+
+
+def check_host_lanes(built: Build) -> None:
+    """A host thread does one thing at a time: no task covers another one's time or wait."""
+    g = built.graph
+    host = np.flatnonzero((g.lane >= 0) & (g.kind != TaskKind.SKEW))
+    host = host[g.lanes.device[g.lane[host]] == -1]
+    order = host[np.lexsort((g.measured_end_ns[host], g.measured_start_ns[host], g.lane[host]))]
+    same = g.lane[order[1:]] == g.lane[order[:-1]]
+    # A blocking call that took less than such calls cost seems to begin before it did.
+    early = np.where(g.kind[order[1:]] == TaskKind.SYNC, g.dur_ns[order[1:]], 0)
+    begun = g.measured_start_ns[order[1:]] + early
+    assert (begun >= g.measured_end_ns[order[:-1]])[same].all()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 from tests.traces.kineto import document, kernel, lasting, write, write_tar
 
 from foretrace.cli.app import main
+from foretrace.cli.traces import _progress
 from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
 from foretrace.traces.importers import import_paths
 from foretrace.traces.importers.ranks import rank_of_name
@@ -75,6 +77,19 @@ def test_an_error_in_a_worker_process_is_the_error(
     assert not (tmp_path / "o.trace").exists()
 
 
+def die(*_: object) -> None:
+    os._exit(9)
+
+
+def test_a_killed_worker_is_one_clear_error(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretrace.traces.importers.job._WORTH_A_PROCESS_BYTES", 1)
+    monkeypatch.setattr("foretrace.traces.importers.job._import_in_worker", die)
+    with pytest.raises(IncompleteTraceError, match="killed"):
+        import_paths([job], tmp_path / "o.trace", jobs=2)
+
+
 def test_glob_and_url(job: Path, tmp_path: Path) -> None:
     report = import_paths([f"{job}/*/*.json*"], tmp_path / "o.trace", jobs=1)
     assert report.ranks == [0, 1]
@@ -109,6 +124,30 @@ def test_archive_with_files_that_are_no_traces(tmp_path: Path) -> None:
         "skipped 2 files that are no traces: job.tar.gz:README.md, job.tar.gz:picture.png",
         "rank 1 of 2 missing: what happens between them and the others is not known",
     ]
+
+
+def test_damaged_archive_gives_what_is_whole(tmp_path: Path) -> None:
+    members = {
+        f"rank{r}.json": json.dumps(
+            document([kernel(f"{hash((r, i)) * 77777}", i, 1, i) for i in range(3000)], rank=r)
+        ).encode()
+        for r in range(4)
+    }
+    path = write_tar(tmp_path / "job.tar.gz", members)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 5 // 8])
+    report = import_paths([path], tmp_path / "o.trace", jobs=1)
+    assert report.ranks == [0, 1]
+    assert [f.events for f in report.files] == [3000, 3000]
+    assert any("rank2.json and what follows is left out" in note for note in report.notes)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TraceFormatError, match=r"job\.tar\.gz"):
+        import_paths([path], tmp_path / "o.trace", jobs=1)
+
+
+def test_a_trace_set_is_not_imported(job: Path, tmp_path: Path) -> None:
+    import_paths([job], tmp_path / "o.trace", jobs=1)
+    with pytest.raises(TraceFormatError, match="a trace set already"):
+        import_paths([tmp_path / "o.trace"], tmp_path / "p.trace", jobs=1)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +329,16 @@ def test_command_text(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "2 ranks, 4 events" in out
     assert "MB/s" in out
     assert "skipped 1 files" in err
+
+
+def test_progress_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with _progress(show=True) as watch:
+        assert watch is not None
+        watch(50, 100, 400_000_000)
+    assert "MB/s" in capsys.readouterr().err
+    with _progress(show=False) as watch:
+        assert watch is None
 
 
 def test_command_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.traces.coded import Coded
-from foretrace.traces.importers import keys, scan
+from foretrace.traces.importers import keys
 from foretrace.traces.importers.intern import Interner
 from foretrace.traces.importers.numbers import odd_us_to_ns
 from foretrace.traces.importers.stream import Block
 from foretrace.traces.salvage import Losses, repair
 
 I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
-_ALL_INTEGERS = dict(zip(keys.INTEGERS, range(keys.FIRST_INTEGER, keys.FIRST_TEXT), strict=True))
+_COLUMN = dict(zip(keys.INTEGERS, range(keys.FIRST_INTEGER, keys.FIRST_TEXT), strict=True))
 _MEMORY_KEYS = keys.INTEGERS[-6:]
 _EVENT_KEYS = keys.INTEGERS[:-6]
 
@@ -39,45 +38,45 @@ class EventColumns:
         self._losses = losses
         self._python = python
         self._rows = 0
-        self._times: list[I64] = []
-        self._integers: list[I64] = []
-        self._codes: list[I32] = []
-        self._texts = [Interner() for _ in keys.TEXTS]
+        self._parts: dict[str, list[Any]] = {}
+        self._texts = {key: Interner() for key in keys.TEXTS}
 
     def add(self, block: Block) -> None:
         """Take in the events of a block."""
-        rows = block.rows
-        rows = rows[(rows[:, keys.PHASE] == ord("X")) & (rows[:, keys.FLAGS] & keys.TRACE == 0)]
+        fields = block.fields
+        flags = fields[keys.FLAGS]
+        lasts = (fields[keys.PHASE] == ord("X")) & (flags & keys.TRACE == 0)
         if not self._python:
-            frames = rows[:, keys.FLAGS] & keys.PYTHON != 0
+            frames = lasts & (flags & keys.PYTHON != 0)
             self._losses.add("python frames (use --python)", int(frames.sum()))
-            rows = rows[~frames]
-        rows = with_times(block, rows, self._losses)
-        negative = rows[:, keys.DUR] < 0
-        self._losses.add("negative duration set to 0 (kept)", int(negative.sum()))
-        self._times.append(rows[:, [keys.TS, keys.DUR]])
-        self._times[-1][negative, 1] = 0
-        self._integers.append(rows[:, [_ALL_INTEGERS[k] for k in _EVENT_KEYS]])
-        self._codes.append(self._code(block.text, rows))
-        for i in np.flatnonzero(rows[:, keys.FLAGS] & keys.COLLECTIVE):
-            start, stop = rows[i, [keys.START, keys.STOP]]
-            self.collectives[self._rows + int(i)] = block.text[start:stop].tobytes()
-        self._rows += len(rows)
-
-    def _code(self, text: scan.U8, rows: I64) -> I32:
-        codes = np.empty((len(rows), len(keys.TEXTS)), np.int32)
-        for i, interner in enumerate(self._texts):
+            lasts &= ~frames
+        here = with_times(block, np.flatnonzero(lasts), self._losses)
+        self._put("start_ns", fields[keys.TS, here])
+        self._put("dur_ns", self._durations(fields[keys.DUR, here]))
+        for key in _EVENT_KEYS:
+            self._put(key, fields[_COLUMN[key], here])
+        for i, key in enumerate(keys.TEXTS):
             column = keys.FIRST_TEXT + 2 * i
-            codes[:, i] = interner.add(text, np.ascontiguousarray(rows[:, column : column + 2]))
-        return codes
+            spans = np.ascontiguousarray(fields[column : column + 2, here].T)
+            self._put(key, self._texts[key].add(block.text, spans))
+        for row in np.flatnonzero(flags[here] & keys.COLLECTIVE).tolist():
+            self.collectives[self._rows + row] = block.event(int(here[row]))
+        self._rows += len(here)
+
+    def _durations(self, durations: I64) -> I64:
+        self._losses.add("negative duration set to 0 (kept)", int((durations < 0).sum()))
+        return np.maximum(durations, 0)
+
+    def _put(self, name: str, values: Any) -> None:
+        self._parts.setdefault(name, []).append(values)
 
     def __len__(self) -> int:
         return self._rows
 
     def order(self) -> I64:
         """Rows by start, outer events before those they contain."""
-        times = _join(self._times)
-        order: I64 = np.lexsort((-times[:, 1], times[:, 0]))
+        start, duration = _join(self._parts["start_ns"]), _join(self._parts["dur_ns"])
+        order: I64 = np.lexsort((-duration, start))
         return order
 
     def finish(self, order: I64) -> dict[str, Any]:
@@ -87,22 +86,14 @@ class EventColumns:
             ``start_ns`` and ``dur_ns`` as the file has them; an int64 array for each key of
             an event, :data:`keys.ABSENT` where it has none; :class:`Coded` for each text.
         """
-        times = _join(self._times)[order]
-        columns: dict[str, Any] = {
-            "start_ns": np.ascontiguousarray(times[:, 0]),
-            "dur_ns": np.ascontiguousarray(times[:, 1]),
-        }
-        integers = _join(self._integers)
-        for i, key in enumerate(_EVENT_KEYS):
-            columns[key] = integers[order, i]
-        self._integers.clear()
-        codes = _join(self._codes)
-        for i, key in enumerate(keys.TEXTS):
-            decode = _plain_text if key in ("name", "cat") else _one_line
-            columns[key] = Coded(
-                codes[order, i], [decode(t, self._losses) for t in self._texts[i].texts()]
-            )
-        self._codes.clear()
+        columns: dict[str, Any] = {}
+        for name in list(self._parts):
+            values = _join(self._parts.pop(name))[order]
+            if name in self._texts:
+                decode = _plain_text if name in ("name", "cat") else _one_line
+                texts = [decode(t, self._losses) for t in self._texts.pop(name).texts()]
+                values = Coded(values, texts)
+            columns[name] = values
         return columns
 
 
@@ -115,43 +106,42 @@ class MemoryColumns:
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
-        self._parts: list[I64] = []
+        self._parts: dict[str, list[I64]] = {}
 
     def add(self, block: Block) -> None:
         """Take in the allocations of a block."""
-        rows = block.rows
-        rows = rows[(rows[:, keys.PHASE] == ord("i")) & (rows[:, keys.FLAGS] & keys.MEMORY != 0)]
-        rows = with_times(block, rows, self._losses)
-        if len(rows):
-            wanted = [_ALL_INTEGERS[k] for k in ("tid", *_MEMORY_KEYS)]
-            self._parts.append(rows[:, [keys.TS, *wanted]])
+        fields = block.fields
+        instant = (fields[keys.PHASE] == ord("i")) & (fields[keys.FLAGS] & keys.MEMORY != 0)
+        here = with_times(block, np.flatnonzero(instant), self._losses)
+        if len(here):
+            self._parts.setdefault("ts", []).append(fields[keys.TS, here])
+            for key in ("tid", *_MEMORY_KEYS):
+                self._parts.setdefault(key, []).append(fields[_COLUMN[key], here])
 
     def finish(self) -> dict[str, I64]:
         """Columns by key, sorted by time, times as the file has them; empty if there are none."""
         if not self._parts:
             return {}
-        rows = np.concatenate(self._parts)
-        rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        return {k: rows[:, i] for i, k in enumerate(("ts", "tid", *_MEMORY_KEYS))}
+        order = np.argsort(_join(self._parts["ts"]), kind="stable")
+        return {key: _join(self._parts.pop(key))[order] for key in list(self._parts)}
 
 
-def with_times(block: Block, rows: I64, losses: Losses) -> I64:
-    """The rows whose times could be read; the others are counted."""
-    flags = rows[:, keys.FLAGS]
-    for i in np.flatnonzero(flags & keys.BAD_TIME):
-        start, stop = rows[i, [keys.START, keys.STOP]]
-        text = block.text[start:stop].tobytes()
+def with_times(block: Block, here: I64, losses: Losses) -> I64:
+    """Those of the events ``here`` whose times could be read; the others are counted."""
+    fields = block.fields
+    flags = fields[keys.FLAGS]
+    for i in here[flags[here] & keys.BAD_TIME != 0]:
+        text = block.event(int(i))
         start_ns, dur_ns = odd_us_to_ns(text, "ts"), odd_us_to_ns(text, "dur")
         if start_ns is not None and dur_ns is not None:
-            rows[i, [keys.TS, keys.DUR]] = start_ns, dur_ns
+            fields[[keys.TS, keys.DUR], i] = start_ns, dur_ns
             flags[i] = (flags[i] | keys.HAS_TS) & ~keys.BAD_TIME
-    good = flags & (keys.BAD_TIME | keys.HAS_TS) == keys.HAS_TS
+    good = flags[here] & (keys.BAD_TIME | keys.HAS_TS) == keys.HAS_TS
     if good.all():
-        return rows
-    bad = rows[~good]
-    start, stop = bad[0, [keys.START, keys.STOP]]
-    losses.add("event without a readable time", len(bad), block.text[start:stop].tobytes())
-    kept: I64 = rows[good]
+        return here
+    bad = here[~good]
+    losses.add("event without a readable time", len(bad), block.event(int(bad[0])))
+    kept: I64 = here[good]
     return kept
 
 

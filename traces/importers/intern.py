@@ -32,7 +32,7 @@ def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
 
 
 _TEXT = types.Array(uint8, 1, "C", readonly=True)
-_TABLE = types.Tuple((int64[::1], int64[:, ::1], uint8[::1], int64[::1]))
+_TABLE = types.Tuple((int64[::1], int64[:, ::1], uint8[::1], int64[::1]))  # type: ignore[no-untyped-call]
 
 
 @njit(int64(_TEXT, int64[:, ::1], int32[::1], _TABLE), cache=True, nogil=True)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import msgspec
@@ -45,6 +46,9 @@ def import_paths(
 ) -> ImportReport:
     """Import the traces of a job into the trace set ``out``, which is replaced if it exists.
 
+    A job of some size is read by several processes, which import the calling script: call
+    this under ``if __name__ == "__main__":`` there, or with ``jobs=1``.
+
     Args:
         paths: files, folders, globs or archives, or fsspec URLs of them.
         out: folder or URL of the trace set.
@@ -54,7 +58,7 @@ def import_paths(
 
     Raises:
         TraceFormatError: a path is no trace, or nothing in it can be read.
-        IncompleteTraceError: two files claim the same rank.
+        IncompleteTraceError: two files claim the same rank, or a process was killed.
     """
     began = time.perf_counter()
     target = Folder.at(out)
@@ -90,6 +94,7 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
                 f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
                 f"found {describe_content(head)}"
             )
+    notes += found.notes
     others = [s.name.rsplit("/", 1)[-1] for s in found.others]
     if others:
         more = ", ..." if len(others) > 3 else ""
@@ -97,19 +102,19 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
         notes.append(f"skipped {len(others)} files that are no traces: {names}")
     sources = [*found.named, *(s for s in found.brought if s not in found.named)]
     if not sources:
-        raise TraceFormatError(
-            f"{', '.join(paths)}: expected PyTorch profiler JSON, "
-            f"found none among {len(others)} files"
-        )
+        what = f"found none among {len(others)} files"
+        if any(name.endswith(".parquet") for name in others):
+            what = "found what seems to be a trace set already"
+        raise TraceFormatError(f"{', '.join(paths)}: expected PyTorch profiler JSON, {what}")
     return sources
 
 
-_shared: Any = None
+_shared: list[Any] = []
+"""In a worker process: the counter of bytes that it shares with the others."""
 
 
-def _start_worker(shared: Any) -> None:
-    global _shared  # noqa: PLW0603  (the only way to hand a shared counter to pool workers)
-    _shared = shared
+def _keep(shared: Any) -> None:
+    _shared[:] = [shared]
 
 
 def _run(
@@ -131,14 +136,18 @@ def _run(
     context = multiprocessing.get_context("spawn")
     shared = context.Array("q", 2)
     with ProcessPoolExecutor(
-        min(jobs, len(tasks)), context, initializer=_start_worker, initargs=(shared,)
+        min(jobs, len(tasks)), context, initializer=_keep, initargs=(shared,)
     ) as pool:
         futures = [pool.submit(_import_in_worker, task, url, python) for task in tasks]
         try:
             _follow(futures, shared, total, watch)
-        except BaseException:
+        except BrokenProcessPool:
+            raise IncompleteTraceError(
+                "a process of the import was killed, probably for want of memory; "
+                "try again with fewer --jobs"
+            ) from None
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
         return [r for future in futures for r in future.result()]
 
 
@@ -170,10 +179,12 @@ def _follow(futures: list[Future[Any]], shared: Any, total: int, watch: Watcher 
 
 
 def _import_in_worker(task: list[tuple[int, Source]], url: str, python: bool) -> list[FileReport]:
+    (counter,) = _shared
+
     def progress(stored: int, plain: int) -> None:
-        with _shared.get_lock():
-            _shared[0] += stored
-            _shared[1] += plain
+        with counter.get_lock():
+            counter[0] += stored
+            counter[1] += plain
 
     return _import_task(task, url, python, progress)
 

@@ -134,7 +134,7 @@ def after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     return skip_space(buf, p + 1, end), False
 
 
-@njit(types.UniTuple(int64, 2)(TEXT, int64, int64), cache=True, nogil=True)
+@njit(types.UniTuple(int64, 2)(TEXT, int64, int64), cache=True, nogil=True)  # type: ignore[no-untyped-call]
 def find_array(buf: U8, p: int, end: int) -> tuple[int, int]:
     """Find the ``traceEvents`` array among the members of the top-level object.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 U8 = NDArray[np.uint8]
 
 _TEXT = types.Array(types.uint8, 1, "C", readonly=True)
-_NUMBER = types.Tuple((int64, boolean))(_TEXT, int64, int64)
+_NUMBER = types.Tuple((int64, boolean))(_TEXT, int64, int64)  # type: ignore[no-untyped-call]
 
 LARGEST_US = 9_223_372_036_854_774
 """Microseconds above this do not fit 63 bits of nanoseconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from dataclasses import dataclass, field
 
 from foretrace.traces.manifest import Dropped
@@ -74,4 +75,5 @@ class ImportReport:
 
 def peak_rss_bytes() -> int:
     """Largest memory this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

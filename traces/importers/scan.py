@@ -217,7 +217,7 @@ def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
     return min(p, CUT)
 
 
-_SCAN = types.UniTuple(int64, 3)(TEXT, int64, int64, int64[:, ::1], boolean)
+_SCAN = types.UniTuple(int64, 3)(TEXT, int64, int64, int64[:, ::1], boolean)  # type: ignore[no-untyped-call]
 
 
 @njit(_SCAN, cache=True, nogil=True)
@@ -228,7 +228,7 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
         buf: the text.
         p: position inside the array, outside of any object.
         end: where the text in ``buf`` ends.
-        out: one row per event is written here, shape ``(capacity, WIDTH)``.
+        out: one column per event is written here, shape ``(WIDTH, capacity)``.
         python: read the frames of Python functions too; else only their flag is set.
 
     Returns:
@@ -248,13 +248,13 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
             return n, p + 1, CLOSED
         elif c != OPEN:
             return n, p, DAMAGED
-        elif n == len(out):
+        elif n == out.shape[1]:
             return n, p, FULL
         else:
-            stop = _scan_event(buf, p, end, out[n], python)
+            stop = _scan_event(buf, p, end, out[:, n], python)
             if stop < 0:
                 cut = stop == CUT and end - p <= MAX_EVENT_BYTES
                 return n, p, MORE if cut else DAMAGED
-            out[n, STOP] = stop
+            out[STOP, n] = stop
             n += 1
             p = stop

@@ -6,7 +6,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -21,6 +20,8 @@ _READ_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC = slice(257, 262)
 _DIGITS = re.compile(r"(\d+)")
+
+_ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error)
 
 Progress = Callable[[int, int], None]
 """Called with further (stored, uncompressed) bytes that were read."""
@@ -79,11 +80,13 @@ class Found:
         named: files that were asked for by name.
         brought: traces that folders, globs and archives brought along.
         others: files that came along but are no traces.
+        notes: one line for each archive that is damaged but not useless.
     """
 
     named: list[Source] = field(default_factory=list)
     brought: list[Source] = field(default_factory=list)
     others: list[Source] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def find_sources(paths: Iterable[str], is_trace: Callable[[bytes, str], bool]) -> Found:
@@ -114,7 +117,9 @@ def find_sources(paths: Iterable[str], is_trace: Callable[[bytes, str], bool]) -
             if not _unpack(source, found, is_trace):
                 known = is_trace(read_head(source), source.name)
                 (found.brought if known else found.others).append(source)
-    return Found(*(sorted(set(x), key=_order) for x in (found.named, found.brought, found.others)))
+    lists = (found.named, found.brought, found.others)
+    named, brought, others = (sorted(set(x), key=_order) for x in lists)
+    return Found(named, brought, others, found.notes)
 
 
 def _order(source: Source) -> Any:
@@ -142,25 +147,28 @@ def _unpack(source: Source, found: Found, is_trace: Callable[[bytes, str], bool]
     """Sort the members of an archive into ``found``; False if it is none."""
     if read_head(source)[_TAR_MAGIC] != b"ustar":
         return False
-    with _open_tar(source.path) as tar:
-        for member in tar:
-            if not member.isfile() or _is_hidden(member.name):
-                continue
-            inner = Source(source.path, member.name, member.size)
-            file = tar.extractfile(member)
-            head = _unzipped_head(file.read(HEAD_BYTES)) if file is not None else b""
-            (found.brought if is_trace(head, inner.name) else found.others).append(inner)
+    inside: list[tuple[Source, bool]] = []
+    try:
+        for inner, head in _members(source):
+            inside.append((inner, is_trace(head, inner.name)))
+    except _ARCHIVE_ERRORS as error:
+        if len(inside) < 2:
+            raise TraceFormatError(f"{source.path}: damaged archive ({error})") from None
+        cut, _ = inside.pop()
+        found.notes.append(f"{source.path}: damaged; {cut.member} and what follows is left out")
+    for inner, known in inside:
+        (found.brought if known else found.others).append(inner)
     return True
 
 
-@contextmanager
-def _open_tar(path: str) -> Iterator[tarfile.TarFile]:
-    """An archive as a stream; nothing is ever unpacked to disk."""
-    try:
-        with fsspec.open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
-            yield tar
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise TraceFormatError(f"{path}: damaged archive ({error})") from None
+def _members(source: Source) -> Iterator[tuple[Source, bytes]]:
+    """The files of an archive with their first bytes; nothing is ever unpacked to disk."""
+    with fsspec.open(source.path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is not None and not _is_hidden(member.name):
+                head = _unzipped_head(content.read(HEAD_BYTES))
+                yield Source(source.path, member.name, member.size), head
 
 
 def read_head(source: Source) -> bytes:
@@ -202,12 +210,12 @@ def _open_group(group: list[Source], progress: Progress) -> Iterator[Content]:
                 yield _content(source, file, progress)
         return
     wanted = {s.member: s for s in group}
-    with _open_tar(group[0].path) as tar:
+    path = group[0].path
+    with fsspec.open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
         for member in tar:
-            if member.name in wanted and member.isfile():
-                file = tar.extractfile(member)
-                if file is not None:
-                    yield _content(wanted.pop(member.name), file, progress)
+            content = tar.extractfile(member) if member.name in wanted else None
+            if content is not None:
+                yield _content(wanted.pop(member.name), content, progress)
             if not wanted:
                 return
 
@@ -220,7 +228,15 @@ def _content(source: Source, file: Any, progress: Progress) -> Content:
 
 def _counted(content: Content, file: BinaryIO, progress: Progress) -> Iterator[bytes]:
     stored = 0
-    for read, chunk in _pieces(content, file):
+    pieces = _pieces(content, file)
+    while True:
+        try:
+            read, chunk = next(pieces)
+        except StopIteration:
+            break
+        except _ARCHIVE_ERRORS as error:
+            content.damage = f"archive is damaged ({error})"
+            break
         content.checksum = zlib.crc32(chunk, content.checksum)
         content.size += len(chunk)
         progress(read - stored, len(chunk))

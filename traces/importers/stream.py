@@ -26,11 +26,16 @@ class Block:
 
     Attributes:
         text: the text, uint8, shape ``(bytes,)``.
-        rows: one row per event, columns as in :mod:`scan`, shape ``(events, keys.WIDTH)``.
+        fields: what was read of each event, as in :mod:`keys`, shape ``(WIDTH, events)``.
     """
 
     text: scan.U8
-    rows: scan.I64
+    fields: scan.I64
+
+    def event(self, number: int) -> bytes:
+        """The text of one event."""
+        start, stop = self.fields[[keys.START, keys.STOP], number]
+        return self.text[start:stop].tobytes()
 
 
 class EventStream:
@@ -56,7 +61,7 @@ class EventStream:
         self._chunks = iter(chunks)
         self._losses = losses
         self._python = python
-        self._out = np.empty((CAPACITY, keys.WIDTH), np.int64)
+        self._out = np.empty((keys.WIDTH, CAPACITY), np.int64)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in file order; a block is valid until the next one is asked for.
@@ -70,7 +75,7 @@ class EventStream:
         while not self.closed and (more or position < len(text)):
             n, position, state = self._scan(text, position)
             if n:
-                yield Block(json_text.as_array(text), self._out[:n].copy())
+                yield Block(json_text.as_array(text), self._out[:, :n].copy())
             if state == json_text.CLOSED:
                 self.closed = True
             elif state == json_text.MORE and not more and position < len(text):
@@ -111,7 +116,7 @@ class EventStream:
         following = next_event(text, position + 1)
         stop = following if following > 0 else len(text)
         text[position:stop] = blank_control_bytes(text[position:stop])
-        row = self._out[:1]
+        row = np.empty((keys.WIDTH, 1), np.int64)
         n, _, _ = scan.scan_events(json_text.as_array(text), position, stop, row, True)
         if n:
             return position

@@ -26,40 +26,24 @@ _Column = NDArray[np.float64]
 
 def all_to_all_costs(
     size_bytes: _Column,
-    ranks: NDArray[np.int64],
-    nodes: NDArray[np.int64],
+    ranks: int,
+    nodes: int,
     cluster: Cluster,
     shared: SharedConstants = DEFAULT,
 ) -> _Column:
-    """Equal all-to-alls.
+    """Equal all-to-alls of one group.
 
     Args:
         size_bytes: buffer of a rank, shape ``(rows,)``.
-        ranks: members of each group.
-        nodes: nodes each is on, evenly.
+        ranks: members of the group.
+        nodes: nodes it is on, evenly.
         cluster: the machine.
         shared: constants of the physical model.
 
     Returns:
         µs, shape ``(rows,)``.
     """
-    size, n, k = np.broadcast_arrays(
-        np.asarray(size_bytes, dtype=np.float64), np.asarray(ranks), np.asarray(nodes)
-    )
-    time = np.zeros(len(size))
-    pairs, which = np.unique(np.stack([n, k]), axis=1, return_inverse=True)
-    which = which.ravel()
-    for number, (count, several) in enumerate(pairs.T):
-        rows = which == number
-        time[rows] = _equal(size[rows], int(count), int(several), cluster, shared)
-    return time
-
-
-def _equal(
-    size: _Column, ranks: int, nodes: int, cluster: Cluster, shared: SharedConstants
-) -> _Column:
-    if ranks == 1:
-        return np.zeros(len(size))
+    size = np.asarray(size_bytes, dtype=np.float64)
     per_node = ranks // nodes
     found = wires(cluster, per_node, nodes > 1, shared)
     near, far = per_node - 1, ranks - per_node

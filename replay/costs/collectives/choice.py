@@ -36,6 +36,8 @@ from foretrace.replay.costs.collectives.nccl_constants import (
 from foretrace.replay.costs.collectives.shapes import (
     ALL_GATHER,
     ALL_REDUCE,
+    BROADCAST,
+    REDUCE,
     REDUCE_SCATTER,
     Shapes,
     steps,
@@ -219,7 +221,7 @@ def latency_us(
     overhead = (2.0 if cluster.cpu == "amd" else 1.0) * (3.0 if protocol == SIMPLE else 1.0)
     inside = np.maximum(nvlink, np.where(several, overhead, 0.0))
     ring = base + (total - inter) * inside + inter * net
-    rooted = shapes.kind > REDUCE_SCATTER
+    rooted = (shapes.kind == BROADCAST) | (shapes.kind == REDUCE)
     return np.where(rooted, base + np.where(several, net, inside), ring)
 
 
@@ -237,5 +239,5 @@ def network_hops(algorithm: int, shapes: Shapes) -> _Column:
         return 2 * depth
     if algorithm == PAT:
         return depth
-    rooted = (shapes.kind > REDUCE_SCATTER) & (shapes.nodes > 1)
+    rooted = ((shapes.kind == BROADCAST) | (shapes.kind == REDUCE)) & (shapes.nodes > 1)
     return np.where(rooted, 1.0, inter)

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretrace.replay.cluster import Cluster
+from foretrace.replay.costs.collectives.alltoall import all_to_all_costs
 from foretrace.replay.costs.collectives.choice import Prediction, graph, predict
 from foretrace.replay.costs.collectives.nccl_constants import (
     ALGORITHMS,
     CANDIDATES,
+    NO_PROTOCOL,
+    P2P,
+    PICKS,
     PROTOCOLS,
     RING,
     SIMPLE,
     TREE,
     TREE_CORRECTION,
 )
-from foretrace.replay.costs.collectives.shapes import ALL_REDUCE, Shapes, check_shapes
+from foretrace.replay.costs.collectives.p2p import send_recv_costs
+from foretrace.replay.costs.collectives.shapes import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    Shapes,
+    check_shapes,
+)
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
 from foretrace.replay.costs.collectives.timing import Parts, coefficients, evaluate
 
+PART_NAMES = tuple(f.name for f in fields(Parts))
+_LATENCY, _WIRE = PART_NAMES.index("latency"), PART_NAMES.index("wire")
 _BLOCK = 1 << 14  # rows at a time: temporaries stay in the cache
 _RING_SIMPLE = CANDIDATES.index((RING, SIMPLE))
 _NUMBER_BITS = 15
@@ -67,7 +79,7 @@ class Costs:
 
     Attributes:
         time_us: time from the last rank's arrival to the end.
-        pick: candidate that runs, see ``nccl_constants.CANDIDATES``.
+        pick: what runs, see ``nccl_constants.PICKS``.
         channels: channels of its graph; as many SMs are held.
         parts: the time by cause.
     """
@@ -80,12 +92,12 @@ class Costs:
     @property
     def algorithm(self) -> list[str]:
         """Name for each row."""
-        return [ALGORITHMS[CANDIDATES[p][0]] for p in self.pick]
+        return [ALGORITHMS[PICKS[p][0]] for p in self.pick]
 
     @property
     def protocol(self) -> list[str]:
         """Name for each row."""
-        return [PROTOCOLS[CANDIDATES[p][1]] for p in self.pick]
+        return [PROTOCOLS[PICKS[p][1]] for p in self.pick]
 
 
 def collective_costs(
@@ -114,18 +126,40 @@ def collective_costs(
     table = coefficients(shapes, cluster, shared)
     plateau = _plateau(shapes, net.channels, cluster)
     pick = np.empty(len(shape), dtype=np.int64)
-    columns = np.empty((5, len(shape)))
+    columns = np.empty((len(PART_NAMES), len(shape)))
     for begin in range(0, len(shape), _BLOCK):
         rows = slice(begin, begin + _BLOCK)
         pick[rows] = choose(said, plateau, shape[rows], ops.size_bytes[rows])
         parts = evaluate(table, shape[rows], pick[rows], ops.size_bytes[rows])
-        for number, name in enumerate(Parts.__slots__):
+        for number, name in enumerate(PART_NAMES):
             columns[number, rows] = getattr(parts, name)
-    alone = ops.ranks == 1
-    if alone.any():
-        columns[:, alone] = 0.0
+    _point_to_point(ops, cluster, shared, pick, columns)
+    columns[:, ops.ranks == 1] = 0.0
     parts = Parts(*columns)
     return Costs(parts.total(), pick, net.channels[shape], parts)
+
+
+def _point_to_point(
+    ops: Collectives,
+    cluster: Cluster,
+    shared: SharedConstants,
+    pick: NDArray[np.int64],
+    columns: NDArray[np.float64],
+) -> None:
+    """Fill in the rows that are all-to-alls or sends."""
+    rows = np.flatnonzero(ops.kind >= ALL_TO_ALL)
+    if not len(rows):
+        return
+    pick[rows], columns[:, rows] = PICKS.index((P2P, NO_PROTOCOL)), 0.0
+    codes = (ops.ranks[rows] << 31) | (ops.nodes[rows] << 4) | ops.kind[rows]
+    for code in np.unique(codes):
+        own = rows[codes == code]
+        kind, ranks, nodes = (int(x[own[0]]) for x in (ops.kind, ops.ranks, ops.nodes))
+        price = all_to_all_costs if kind == ALL_TO_ALL else send_recv_costs
+        start = price(np.zeros(1), ranks, nodes, cluster, shared)[0]
+        total = price(ops.size_bytes[own], ranks, nodes, cluster, shared)
+        columns[_LATENCY, own] = start
+        columns[_WIRE, own] = (total - start) / ops.share[own]
 
 
 def choose(

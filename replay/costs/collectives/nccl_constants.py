@@ -30,6 +30,9 @@ CANDIDATES = (
 )
 """The (algorithm, protocol) pairs that NCCL compares, in its order of ties."""
 
+PICKS = (*CANDIDATES, (P2P, NO_PROTOCOL), (GLOO, NO_PROTOCOL))
+"""All that an operation can run as; numbers in ``Costs.pick``."""
+
 GENERATION_ROW = {"none": 1, "volta": 0, "ampere": 1, "hopper": 2, "blackwell": 3}
 """Row of the tables below; AMD parts use the Ampere row (RCCL's tables are its own)."""
 

@@ -102,8 +102,8 @@ def message_channels(size: _Column, ranks: int, remote: bool, found: Wires) -> _
 def send_recv_costs(
     size_bytes: _Column,
     ranks: int,
+    nodes: int,
     cluster: Cluster,
-    remote: bool = False,
     shared: SharedConstants = DEFAULT,
 ) -> _Column:
     """Time of one send and one receive of the same size at once, as a pipeline stage does.
@@ -111,27 +111,21 @@ def send_recv_costs(
     Args:
         size_bytes: bytes each way, shape ``(rows,)``.
         ranks: members of the group: their number shares the channels.
+        nodes: nodes of the group; over several, the peer is taken to be on another one.
         cluster: the machine.
-        remote: the peer is on another node.
         shared: constants of the physical model.
 
     Returns:
         µs, shape ``(rows,)``.
     """
-    size = np.asarray(size_bytes, dtype=np.float64)
-    per_node = min(ranks, cluster.gpus_per_node) if not remote else _per_node(ranks, cluster)
-    found = wires(cluster, per_node, remote, shared)
+    size, remote = np.asarray(size_bytes, dtype=np.float64), nodes > 1
+    found = wires(cluster, max(1, ranks // nodes), remote, shared)
     channels = message_channels(size, ranks, remote, found)
     if remote:
         hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
         rate = np.minimum(found.nic, channels * found.net_channel)
         return _SEND_US + _REMOTE_SEND_US + hop + size / (1e3 * rate)
     return _SEND_US + size / (1e3 * np.minimum(found.link, channels * found.link_channel))
-
-
-def _per_node(ranks: int, cluster: Cluster) -> int:
-    nodes = -(-ranks // cluster.gpus_per_node)
-    return max(1, ranks // max(nodes, 2))
 
 
 def fused_p2p_cost(
@@ -165,10 +159,9 @@ def fused_p2p_cost(
         out_in[0] / (1e3 * np.minimum(found.link, np.maximum(near, 1) * _rate(found, ranks, False))),
         out_in[1] / (1e3 * np.minimum(found.nic, np.maximum(far, 1) * _rate(found, ranks, True))),
     )
-    hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
     each = shared.of_fabric("p2p_remote_peer_us", cluster.fabric.name, 0.0)
     start = shared.p2p_base_us + shared.p2p_peer_us * (near + far)
-    start = start + (far > 0) * (shared.p2p_remote_us + hop * 0) + each * far
+    start = start + (far > 0) * shared.p2p_remote_us + each * far
     return np.where(near + far > 0, start + wire, 0.0)
 
 

@@ -10,8 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from foretrace.replay.cluster import Cluster
 from foretrace.traces.errors import LayoutError
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE = range(len(KINDS))
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+)
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, SEND_RECV = range(len(KINDS))
 KIND_NAMES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

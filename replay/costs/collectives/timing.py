@@ -2,7 +2,7 @@
 
 For a shape (kind, ranks, nodes) and a candidate (algorithm, protocol) the time of S bytes is ::
 
-    time = base + wire S / shape(S) + root sqrt(S) + step sqrt(min(S / step_parts, 4 KB) / 4 KB)
+    time = base + wire S / shape(S) + root sqrt(min(S, root_cap)) + step sqrt(min(S / step_parts, 4 KB) / 4 KB)
          + fill min(S / fill_parts(S), fill_cap) + ramp chunk(S)
 
 ``base`` is NCCL's latency plus the measured part of each network hop. ``wire`` is the slowest
@@ -41,13 +41,14 @@ from foretrace.replay.costs.collectives.nccl_constants import (
     TREE_CORRECTION,
     latencies,
 )
-from foretrace.replay.costs.collectives.shapes import BROADCAST, Shapes, steps
+from foretrace.replay.costs.collectives.shapes import BROADCAST, REDUCE, Shapes, steps
 from foretrace.replay.costs.collectives.shared import SharedConstants
 
 _Column = NDArray[np.float64]
 _SLICE_BYTES = 1 << 20  # a Simple ring's slice: 4 MiB buffer in 8 steps, 2 a slice
 _TREE_CHUNK_BYTES = 1 << 19  # a Simple tree's chunk: one of those steps
 _LL_CHUNK_BYTES = 4096.0
+_LL128_CHUNK_BYTES = 65536.0  # order of 8 lines of 120 bytes for each of 640 threads, by 8 steps
 _CHANNEL_BYTES = 32768.0  # traffic below which NCCL opens no further channel (enqueue.cc l.585)
 _NVLS_CHUNK_BYTES = 1 << 17
 _NVLS_OVERHEAD = 3072.0  # bytes that a chunk's synchronisation costs
@@ -63,6 +64,7 @@ class Coefficients:
         hops: part of ``base`` that network hops take beyond NCCL's constants, µs.
         wire: µs a byte.
         root: µs for a square root of a byte.
+        root_cap: bytes from which that no longer grows.
         step: µs at a full LL chunk.
         step_parts: steps x channels over which a ring spreads its bytes.
         fill: µs a byte of the travelling chunk.
@@ -78,6 +80,7 @@ class Coefficients:
     hops: _Column
     wire: _Column
     root: _Column
+    root_cap: _Column
     step: _Column
     step_parts: _Column
     fill: _Column
@@ -173,7 +176,7 @@ def _ring(
         column["step"][:] = total * shared.ll_step_us
         column["step_parts"][:] = shapes.ranks * net.channels
     if protocol == SIMPLE:
-        rooted = shapes.kind >= BROADCAST
+        rooted = (shapes.kind == BROADCAST) | (shapes.kind == REDUCE)
         hops = np.where(rooted, np.maximum(shapes.ranks - 2, 1) / 4, 1.0)
         column["fill"][:] = hops * net.channels / (1e3 * bus)
         column["fill_parts"][:] = np.where(rooted, 1, shapes.ranks) * net.channels
@@ -204,8 +207,10 @@ def _tree(
     else:
         own = bus_bandwidth(TREE, protocol, shapes, net, cluster) * 0.5
         rate = np.minimum(rate, own)
-        at_64k, at_1m = shared.ll_hop_us / np.sqrt(65536), shared.ll128_hop_us / np.sqrt(2**20)
-        column["root"][:] = deep * (at_64k if protocol == LL else at_1m)
+        full = net.channels * _LL128_CHUNK_BYTES
+        column["root_cap"][:] = np.inf if protocol == LL else full
+        at_full = shared.ll_hop_us / 256 if protocol == LL else shared.ll128_hop_us / np.sqrt(full)
+        column["root"][:] = deep * at_full
     column["wire"][:] = 1 / (1e3 * rate)
 
 
@@ -276,7 +281,7 @@ def evaluate(
     channels = of("step_parts")
     used = np.maximum(np.minimum(channels, size / _LL_CHUNK_BYTES), 1.0)
     piece = np.minimum(size / used, _LL_CHUNK_BYTES)
-    growth = of("root") * np.sqrt(size) + of("step") * np.sqrt(piece / _LL_CHUNK_BYTES)
+    growth = of("root") * np.sqrt(np.minimum(size, of("root_cap"))) + of("step") * np.sqrt(piece / _LL_CHUNK_BYTES)
     chunk = np.minimum(size, np.maximum(of("fill_unit"), size / of("fill_parts")))
     fill = of("fill") * np.minimum(chunk, of("fill_cap"))
     ramp = of("ramp") * nvls_chunk(size, of("ramp_width"), of("ramp_cap"))
@@ -296,7 +301,6 @@ def nvls_chunk(size: _Column, width: _Column, cap: _Column) -> _Column:
     return chunk
 
 
-_PICKS = np.arange(len(CANDIDATES))
 _IS_TREE = np.array([a == TREE and p != SIMPLE for a, p in CANDIDATES])
 _LOG_SHAPE = np.log(TREE_CORRECTION[: LL128 + 1])
 

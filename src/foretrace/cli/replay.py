@@ -59,14 +59,14 @@ def replay_command(
     outcomes = evaluate(assessment.build.graph, scenarios)
     if perfetto is not None:
         _write_timelines(perfetto, trace, assessment, outcomes)
-    view = make_view(trace_set, assessment, outcomes)
+    view = make_view(trace, trace_set.missing_ranks, assessment, outcomes)
     print_json(view) if as_json else print_view(view)
     if perfetto is not None and not as_json:
         print_note(f"timelines written to {perfetto}")
 
 
 def make_view(
-    trace_set: TraceSet, assessment: Assessment, outcomes: Sequence[Outcome]
+    trace: str, missing: list[int], assessment: Assessment, outcomes: Sequence[Outcome]
 ) -> ReplayView:
     """What the command says, as plain records."""
     from foretrace.cli.replay_view import AlignmentRow, ReplayView
@@ -77,9 +77,9 @@ def make_view(
     measured_ns = sum(step.measured_ns for step in assessment.steps)
     replayed = [step.replayed_ns for step in assessment.steps]
     return ReplayView(
-        trace=str(trace_set.path),
+        trace=trace,
         ranks=ranks,
-        missing_ranks=trace_set.missing_ranks,
+        missing_ranks=missing,
         tasks=len(graph),
         edges=len(graph.pred),
         unmatched=sum(assessment.build.unmatched.values()),

@@ -138,14 +138,27 @@ def mixed(rank: int, _world: int, out: Path) -> None:
             prof.step()
 
 
-def killed(rank: int, _world: int, out: Path) -> None:
-    """Rank 1 dies in the middle of its recording; nothing else ties the ranks together."""
-    with profile(out / "run.trace", wait=0, warmup=1, active=2, timeout_s=2) as prof:
+def _killed(rank: int, victim: int, out: Path) -> None:
+    with profile(out / "run.trace", wait=0, warmup=1, active=2, timeout_s=4) as prof:
         for step in range(4):
             torch.ones(8).sum()
-            if rank == 1 and step == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if step == 2:
+                (out / f"step-2-{rank}").touch()
+                while not (out / f"step-2-{1 - rank}").exists():
+                    time.sleep(0.01)
+                if rank == victim:
+                    os.kill(os.getpid(), signal.SIGKILL)
             prof.step()
+
+
+def killed(rank: int, _world: int, out: Path) -> None:
+    """Rank 1 dies in the middle of its recording; no collective ties the ranks together."""
+    _killed(rank, 1, out)
+
+
+def killed_reference(rank: int, _world: int, out: Path) -> None:
+    """Rank 0 dies, and the store that all ranks share with it."""
+    _killed(rank, 0, out)
 
 
 def triggered(rank: int, _world: int, out: Path) -> None:
@@ -172,6 +185,7 @@ SCENARIOS: dict[str, Callable[[int, int, Path], None]] = {
     "calls": calls,
     "mixed": mixed,
     "killed": killed,
+    "killed_reference": killed_reference,
     "triggered": triggered,
 }
 
@@ -182,7 +196,7 @@ def main() -> None:
     scenario, rank, world, port, out = sys.argv[1:]
     start(int(rank), int(world), int(port))
     SCENARIOS[scenario](int(rank), int(world), Path(out))
-    if scenario != "killed":  # the others would wait for the dead rank
+    if not scenario.startswith("killed"):  # the others would wait for the dead rank
         dist.destroy_process_group()
 
 

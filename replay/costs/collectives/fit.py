@@ -1,0 +1,406 @@
+"""Fitting the model to one machine's measurements, and pricing with the fit.
+
+A fit is a few numbers for each scope (one node, several nodes)::
+
+    time = (latency + overhead) + hops x hop_us + protocol growth + (wire + pipeline) / rate
+
+and the measurements themselves with their residuals: near measured points a prediction is also
+multiplied by the smoothed ratio measured / modelled of its neighbours in size and scale. Beyond
+the largest measured scale the structure extrapolates, with the ratio found at that scale.
+NCCL's choice of algorithm is never changed by a fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from foretrace.replay.cluster import Cluster
+from foretrace.replay.costs.collectives.cost import Collectives, Costs, collective_costs
+from foretrace.replay.costs.collectives.shapes import ALL_TO_ALL
+from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
+from foretrace.traces.errors import LayoutError
+
+_Column = NDArray[np.float64]
+FORMAT = 1
+SCOPES = ("one node", "several nodes", "one node, p2p", "several nodes, p2p")
+FEWEST_ROWS = 4
+_SIZE_WIDTH, _SCALE_WIDTH = 0.7, 0.7  # octaves over which a measured ratio reaches
+_PRIOR_WEIGHT = 0.15  # of "no correction", against 1 for a measurement at the very point
+_OTHER_PICK = 0.2  # weight of a neighbour that runs another algorithm or protocol
+_ODD_RATIO = 2.0  # a fabric "behaves unlike the model" where the typical ratio exceeds this
+_PARAMETERS = ("overhead_us", "hop_us", "rate", "ll_hop_us", "ll128_hop_us")
+_SCALE = np.array([10.0, 5.0, 0.3, 10.0, 10.0])  # what counts as a large step of a parameter
+
+
+class ScopeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of one scope.
+
+    Attributes:
+        overhead_us: added to every operation.
+        hop_us: a network hop beyond NCCL's constant.
+        rate: reached share of the modelled bandwidth.
+        ll_hop_us: see ``SharedConstants``.
+        ll128_hop_us: see ``SharedConstants``.
+        rows: measurements that the fit has seen.
+        median_error: median of |predicted - measured| / measured over them, parameters alone.
+        p90_error: 90th percentile of the same.
+    """
+
+    overhead_us: float
+    hop_us: float
+    rate: float
+    ll_hop_us: float
+    ll128_hop_us: float
+    rows: int = 0
+    median_error: float = 0.0
+    p90_error: float = 0.0
+
+
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One measurement.
+
+    Attributes:
+        kind: code in ``shapes.KINDS``.
+        size_bytes: largest buffer of a rank.
+        ranks: members of the group.
+        nodes: nodes they were on.
+        time_us: measured.
+        ratio: measured over what the fitted parameters give.
+    """
+
+    kind: int
+    size_bytes: float
+    ranks: int
+    nodes: int
+    time_us: float
+    ratio: float = 1.0
+
+
+class MachineFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``foretrace calibrate`` writes.
+
+    Attributes:
+        format: version of this form.
+        cluster: name of the cluster description that was fitted.
+        scopes: parameters by scope.
+        points: measurements with residuals.
+        warnings: where the fabric behaves unlike the model.
+        sources: files the measurements came from.
+    """
+
+    format: int
+    cluster: str
+    scopes: dict[str, ScopeFit]
+    points: list[Point]
+    warnings: list[str] = []
+    sources: list[str] = []
+
+
+def fit_machine(
+    ops: Collectives,
+    time_us: _Column,
+    cluster: Cluster,
+    shared: SharedConstants = DEFAULT,
+    allowed: NDArray[np.bool_] | None = None,
+) -> MachineFit:
+    """Fit one machine.
+
+    Args:
+        ops: what was measured.
+        time_us: how long it took, shape ``(rows,)``.
+        cluster: the machine.
+        shared: constants to start from, kept where a scope has too few rows.
+        allowed: candidates that could run when it was measured.
+
+    Raises:
+        LayoutError: too few usable rows.
+    """
+    good = np.isfinite(time_us) & (time_us > 0) & (ops.ranks > 1)
+    if good.sum() < FEWEST_ROWS:
+        raise LayoutError(
+            f"calibration needs at least {FEWEST_ROWS} measurements of groups of two ranks or "
+            f"more, found {int(good.sum())}"
+        )
+    ops, time_us = take(ops, np.flatnonzero(good)), time_us[good]
+    scopes = {}
+    for name, rows in _by_scope(ops):
+        if len(rows) >= FEWEST_ROWS:
+            scopes[name] = fit_scope(take(ops, rows), time_us[rows], cluster, shared, allowed)
+    fit = MachineFit(FORMAT, cluster.name, scopes, [])
+    ratio = time_us / _parametric(ops, cluster, fit, shared, allowed).time_us
+    points = [
+        Point(int(k), float(s), int(n), int(m), float(t), float(r))
+        for k, s, n, m, t, r in zip(
+            ops.kind, ops.size_bytes, ops.ranks, ops.nodes, time_us, ratio, strict=True
+        )
+    ]
+    return msgspec.structs.replace(fit, points=points, warnings=_warnings(ops, ratio, scopes))
+
+
+def fitted_costs(
+    ops: Collectives,
+    cluster: Cluster,
+    fit: MachineFit,
+    shared: SharedConstants = DEFAULT,
+    allowed: NDArray[np.bool_] | None = None,
+) -> Costs:
+    """Price operations on a calibrated machine; as :func:`~.cost.collective_costs` otherwise."""
+    costs = _parametric(ops, cluster, fit, shared, allowed)
+    factor = _correction(ops, costs.pick, cluster, fit, shared)
+    scaled = {name: getattr(costs.parts, name) * factor for name in costs.parts.__slots__}
+    return replace(costs, time_us=costs.time_us * factor, parts=type(costs.parts)(**scaled))
+
+
+def beyond_measured(ops: Collectives, fit: MachineFit) -> NDArray[np.bool_]:
+    """Rows on more nodes, or more ranks of one node, than any measurement of their scope."""
+    far = np.ones(len(ops.kind), dtype=bool)
+    for point in {(p.nodes > 1, p.kind >= ALL_TO_ALL, p.nodes, p.ranks) for p in fit.points}:
+        several, p2p, nodes, ranks = point
+        same = ((ops.nodes > 1) == several) & ((ops.kind >= ALL_TO_ALL) == p2p)
+        far &= ~(same & (ops.nodes <= nodes) & (ops.ranks <= ranks))
+    return far
+
+
+def write_fit(fit: MachineFit, path: str | Path) -> None:
+    """Write a fit as JSON; atomic."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.part")
+    beside.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=1))
+    beside.replace(target)
+
+
+def read_fit(path: str | Path) -> MachineFit:
+    """Read a fit.
+
+    Raises:
+        LayoutError: not such a file, or of a newer form.
+    """
+    try:
+        fit = msgspec.json.decode(Path(path).read_bytes(), type=MachineFit)
+    except (OSError, msgspec.DecodeError) as error:
+        raise LayoutError(f"{path}: not a fit written by 'foretrace calibrate': {error}") from error
+    if fit.format > FORMAT:
+        raise LayoutError(f"{path}: fit of form {fit.format}, this version reads {FORMAT}")
+    return fit
+
+
+def take(ops: Collectives, rows: NDArray[np.int64]) -> Collectives:
+    """Some of the operations."""
+    return Collectives(*(getattr(ops, name)[rows] for name in Collectives.__slots__))
+
+
+def _by_scope(ops: Collectives) -> list[tuple[str, NDArray[np.int64]]]:
+    code = (ops.nodes > 1) + 2 * (ops.kind >= ALL_TO_ALL)
+    return [(name, np.flatnonzero(code == n)) for n, name in enumerate(SCOPES)]
+
+
+def _parametric(
+    ops: Collectives,
+    cluster: Cluster,
+    fit: MachineFit,
+    shared: SharedConstants,
+    allowed: NDArray[np.bool_] | None,
+) -> Costs:
+    """The model with the fitted parameters, without the measured ratios."""
+    costs = collective_costs(ops, cluster, shared, allowed)
+    columns = {name: getattr(costs.parts, name).copy() for name in costs.parts.__slots__}
+    for name, rows in _by_scope(ops):
+        scope = fit.scopes.get(name)
+        if scope is None or not len(rows):
+            continue
+        part = collective_costs(take(ops, rows), cluster, _with(shared, scope, cluster), allowed)
+        for key, values in columns.items():
+            values[rows] = getattr(part.parts, key)
+        columns["latency"][rows] += scope.overhead_us
+        columns["wire"][rows] /= scope.rate
+        columns["pipeline"][rows] /= scope.rate
+    floor = 0.2 * np.maximum(costs.parts.latency, 1.0)
+    columns["latency"] = np.maximum(columns["latency"], floor)
+    parts = type(costs.parts)(**columns)
+    return replace(costs, time_us=parts.total(), parts=parts)
+
+
+def _with(shared: SharedConstants, scope: ScopeFit, cluster: Cluster) -> SharedConstants:
+    hops = {**shared.hop_us, cluster.fabric.name: scope.hop_us}
+    return replace(
+        shared,
+        hop_us=hops,
+        ll_hop_us=scope.ll_hop_us,
+        ll128_hop_us=scope.ll128_hop_us,
+    )
+
+
+def fit_scope(
+    ops: Collectives,
+    time_us: _Column,
+    cluster: Cluster,
+    shared: SharedConstants = DEFAULT,
+    allowed: NDArray[np.bool_] | None = None,
+    free: tuple[str, ...] = (),
+) -> ScopeFit:
+    """Fit the parameters of one scope: least robust log error, weakly held to ``shared``.
+
+    Args:
+        ops: measured operations of one scope.
+        time_us: how long they took.
+        cluster: the machine.
+        shared: where the parameters start.
+        allowed: candidates that could run.
+        free: names of the parameters to fit; by default what the rows can tell apart.
+    """
+    hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
+    start = np.array([0.0, hop, 0.0, shared.ll_hop_us, shared.ll128_hop_us])
+    chosen = np.array([name in (free or _free(ops)) for name in _PARAMETERS])
+    basis = _basis(ops, cluster, shared, allowed)
+    values = _least(basis, time_us, start, chosen)
+    error = np.abs(_apply(basis, values) - time_us) / time_us
+    return ScopeFit(
+        overhead_us=float(values[0]),
+        hop_us=float(values[1]),
+        rate=float(np.exp(values[2])),
+        ll_hop_us=float(values[3]),
+        ll128_hop_us=float(values[4]),
+        rows=len(time_us),
+        median_error=float(np.median(error)),
+        p90_error=float(np.quantile(error, 0.9)),
+    )
+
+
+def _free(ops: Collectives) -> tuple[str, ...]:
+    """One hop count cannot tell overhead from hops; one node has no hops at all."""
+    if (ops.nodes == 1).all():
+        return ("overhead_us", "rate")
+    if len(np.unique(ops.nodes)) == 1:
+        return tuple(name for name in _PARAMETERS if name != "hop_us")
+    return _PARAMETERS
+
+
+def _least(
+    basis: dict[str, _Column], time_us: _Column, start: _Column, free: NDArray[np.bool_]
+) -> _Column:
+    """Parameters of least robust log error, held to ``start`` by a weak prior."""
+    from scipy.optimize import least_squares
+
+    def values(moved: _Column) -> _Column:
+        out = start.copy()
+        out[free] += moved * _SCALE[free]
+        return out
+
+    def residual(moved: _Column) -> _Column:
+        log_error = np.log(_apply(basis, values(moved)) / time_us)
+        return np.concatenate([log_error, 0.1 * moved])
+
+    found = least_squares(residual, np.zeros(int(free.sum())), loss="soft_l1", f_scale=0.1)
+    out = values(found.x)
+    out[[1, 3, 4]] = np.maximum(out[[1, 3, 4]], 0.0)
+    return out
+
+
+def _basis(
+    ops: Collectives,
+    cluster: Cluster,
+    shared: SharedConstants,
+    allowed: NDArray[np.bool_] | None,
+) -> dict[str, _Column]:
+    """The parts that the parameters multiply; the time is linear in all but the rate."""
+    fixed = replace(shared, hop_us={cluster.fabric.name: 1.0}, ll_hop_us=0.0, ll128_hop_us=0.0)
+    rest = collective_costs(ops, cluster, fixed, allowed).parts
+    unit = replace(fixed, ll_step_us=0.0)
+    ll = collective_costs(ops, cluster, replace(unit, ll_hop_us=1.0), allowed).parts
+    ll128 = collective_costs(ops, cluster, replace(unit, ll128_hop_us=1.0), allowed).parts
+    return {
+        "latency": rest.latency,
+        "hops": rest.hops,
+        "wire": rest.wire + rest.pipeline,
+        "ll": ll.protocol,
+        "ll128": ll128.protocol,
+        "step": rest.protocol,
+    }
+
+
+def _apply(basis: dict[str, _Column], values: _Column) -> _Column:
+    overhead, hop, log_rate, ll, ll128 = values
+    latency = np.maximum(basis["latency"] + overhead, 0.2 * np.maximum(basis["latency"], 1.0))
+    model = latency + max(hop, 0.0) * basis["hops"] + basis["wire"] / np.exp(log_rate)
+    return model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"] + basis["step"]
+
+
+def _correction(
+    ops: Collectives,
+    pick: NDArray[np.int64],
+    cluster: Cluster,
+    fit: MachineFit,
+    shared: SharedConstants,
+) -> _Column:
+    """Smoothed ratio measured / modelled of the neighbours of each row."""
+    factor = np.ones(len(ops.kind))
+    if not fit.points:
+        return factor
+    columns = [np.array([getattr(p, f) for p in fit.points]) for f in Point.__struct_fields__]
+    seen = Collectives.of(columns[0], columns[1], columns[2], columns[3])
+    log_ratio = np.log(columns[5])
+    seen_pick = collective_costs(seen, cluster, shared).pick
+    for (_, rows), (_, known) in zip(_by_scope(ops), _by_scope(seen), strict=True):
+        if len(rows) and len(known):
+            near = _Neighbours(take(seen, known), seen_pick[known], log_ratio[known])
+            factor[rows] = np.exp(near.smooth(take(ops, rows), pick[rows]))
+    return factor
+
+
+class _Neighbours:
+    """Measured ratios of one scope, by place."""
+
+    def __init__(self, seen: Collectives, pick: NDArray[np.int64], log_ratio: _Column) -> None:
+        self.kind, self.pick, self.log_ratio = seen.kind, pick, log_ratio
+        self.size, self.nodes, self.ranks = _places(seen)
+
+    def smooth(self, ops: Collectives, pick: NDArray[np.int64]) -> _Column:
+        out = np.zeros(len(ops.kind))
+        size, nodes, ranks = _places(ops)
+        keys = np.stack([ops.kind, ops.ranks, ops.nodes])
+        for key in np.unique(keys, axis=1).T:
+            rows = np.flatnonzero((keys == key[:, None]).all(axis=0))
+            known = np.flatnonzero(self.kind == key[0])
+            if not len(known):
+                known = np.arange(len(self.kind))
+            top = min(nodes[rows[0]], self.nodes[known].max())
+            most = min(ranks[rows[0]], self.ranks[known].max())
+            scale = np.hypot(self.nodes[known] - top, self.ranks[known] - most) / _SCALE_WIDTH
+            for begin in range(0, len(rows), 4096):
+                part = rows[begin : begin + 4096]
+                apart = (size[part, None] - self.size[known]) / _SIZE_WIDTH
+                weight = np.exp(-0.5 * (apart**2 + scale**2))
+                weight *= np.where(pick[part, None] == self.pick[known], 1.0, _OTHER_PICK)
+                total = weight.sum(axis=1) + _PRIOR_WEIGHT
+                out[part] = weight @ self.log_ratio[known] / total
+        return out
+
+
+def _places(ops: Collectives) -> tuple[_Column, _Column, _Column]:
+    return np.log2(np.maximum(ops.size_bytes, 1)), np.log2(ops.nodes), np.log2(ops.ranks)
+
+
+def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, Any]) -> list[str]:
+    """Bands of size where the machine is far from what the fitted model can say."""
+    out = []
+    bands = ((0, 1 << 16, "below 64 KB"), (1 << 16, 1 << 20, "64 KB-1 MB"))
+    bands += ((1 << 20, 64 << 20, "1-64 MB"), (64 << 20, 1 << 62, "64 MB and more"))
+    for name, rows in _by_scope(ops):
+        for low, high, words in bands:
+            own = rows[(ops.size_bytes[rows] >= low) & (ops.size_bytes[rows] < high)]
+            if len(own) < FEWEST_ROWS or name not in scopes:
+                continue
+            off = float(np.exp(np.median(np.abs(np.log(ratio[own])))))
+            worst = float(np.exp(np.quantile(np.abs(np.log(ratio[own])), 0.9)))
+            if off > 1.25 or worst > _ODD_RATIO:
+                out.append(
+                    f"{name}, {words}: measured times are {off:.2f}x off the fitted model in the "
+                    f"median and {worst:.1f}x in a tenth of the rows: the fabric behaves unlike it"
+                )
+    return out
