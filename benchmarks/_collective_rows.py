@@ -124,7 +124,12 @@ def torch_estimates(rows: Rows) -> np.ndarray:
     generation = {"volta": 0, "ampere": 1, "hopper": 2, "blackwell": 3}.get(gpu.generation, 1)
     known = theirs.NVIDIA_GPU_TYPE(generation)
     nic = rows.cluster.nic_gbit_per_s / 8 * rows.cluster.nics_per_node / rows.cluster.gpus_per_node
-    saved = (theirs.get_gpu_type, theirs._has_nvlink, torch.cuda.is_available, torch.cuda.device_count)
+    saved = (
+        theirs.get_gpu_type,
+        theirs._has_nvlink,
+        torch.cuda.is_available,
+        torch.cuda.device_count,
+    )
     settings = {
         "intra_node_bw": gpu.link_usable_bytes_per_s / 1e9,
         "inter_node_bw": nic,

@@ -42,9 +42,9 @@ MB = 1 << 20
 BEYOND = 64  # GPUs from which the two scale-out files are judged
 PUBLISHED_HOPS = ("efa", "efa-new", "efa-old")  # AWS's tuner says 20 us: nothing is fitted
 FEWEST_SMALL = 8  # rows below 1 MB over nodes that a machine needs to tell a hop's latency
-FEWEST_GROWTH, GROWTH_BYTES = 5, 8192  # rows of a protocol that tell how its hops grow
+FEWEST_GROWTH, GROWTH_BYTES = 4, 8192  # rows of a protocol that tell how its hops grow
 HOP_PARAMETERS = ("hop_us", "rate", "ll_hop_us", "ll128_hop_us")
-GRID = {"ll_step_us": (0.0, 0.1, 0.2, 0.3), "tree_share": (1.0, 0.75, 0.5, 0.4)}
+GRID = {"tree_share": (1.0, 0.75, 0.5, 0.4)}
 _MACHINE_CAP = 1.0  # a machine's median error counts for at most this in the shared fit
 
 
@@ -95,8 +95,9 @@ class SharedFit:
     """Shared constants, fitted on some machines.
 
     Every machine with enough small rows over nodes is fitted alone; a shared constant is the
-    median of its machines' values (of one fabric for hops, of all for the growth of LL and LL128).
-    ``ll_step_us`` and ``tree_share`` then go by the mean over machines of the median error.
+    median of its machines' values (of one fabric for hops and LL's growth). RCCL chooses by
+    tables of its own, so AMD's machines tell nothing here.
+    ``tree_share`` then goes by the mean over machines of the median error.
     """
 
     def __init__(self, rows: list[Rows]) -> None:
@@ -111,7 +112,8 @@ class SharedFit:
         for rows, which in self._rows:
             ops = rows.ops
             own = which[(ops.nodes[which] > 1) & (ops.kind[which] == 0)]
-            if rows.machine == machine and (ops.size_bytes[own] < MB).sum() >= FEWEST_SMALL:
+            enough = (ops.size_bytes[own] < MB).sum() >= FEWEST_SMALL
+            if rows.machine == machine and enough and rows.cluster.gpu.vendor == "nvidia":
                 parts.append((rows, own))
         if not parts:
             return None
@@ -119,22 +121,29 @@ class SharedFit:
         ops, clean = take(rows.ops, which), (rows.time_us - rows.extra_us)[which]
         fit = fit_scope(ops, clean, rows.cluster, DATASHEET, rows.allowed, HOP_PARAMETERS)
         pick = collective_costs(ops, rows.cluster, DATASHEET, rows.allowed).pick
-        told = {f"hop {rows.cluster.fabric.name}": fit.hop_us}
-        for name, pair in (("ll_hop_us", (TREE, LL)), ("ll128_hop_us", (TREE, LL128))):
+        fabric = rows.cluster.fabric.name
+        told = {f"hop {fabric}": fit.hop_us}
+        values = {
+            (TREE, LL): (f"LL {fabric}", fit.ll_hop_us),
+            (TREE, LL128): ("LL128", fit.ll128_hop_us),
+        }
+        for pair, (name, value) in values.items():
             ran = (pick == CANDIDATES.index(pair)) & (ops.size_bytes >= GROWTH_BYTES)
             if ran.sum() >= FEWEST_GROWTH:
-                told[name] = getattr(fit, name)
+                told[name] = value
         return told
 
     def _medians(self, without: str) -> SharedConstants:
         known = [told for m, told in self._own.items() if told and m != without]
 
         def median(name: str, absent: float) -> float:
-            values = sorted(told[name] for told in known if name in told)
-            return round(values[(len(values) - 1) // 2], 2) if values else absent
+            values = [told[name] for told in known if name in told]
+            return round(float(np.median(values)), 2) if values else absent
 
-        hops = dict(DATASHEET.hop_us)
-        for fabric in {load_cluster(c).fabric.name for c in CLUSTERS.values()}:
+        fabrics = ["rdma", *sorted({load_cluster(c).fabric.name for c in CLUSTERS.values()})]
+        hops, growth = dict(DATASHEET.hop_us), {}
+        for fabric in fabrics:
+            growth[fabric] = median(f"LL {fabric}", growth.get("rdma", 0.0))
             if fabric not in PUBLISHED_HOPS:
                 hops[fabric] = median(f"hop {fabric}", hops["rdma"])
         p2p = dict(DEFAULT.p2p_remote_peer_us)
@@ -144,8 +153,8 @@ class SharedFit:
             DATASHEET,
             hop_us=hops,
             p2p_remote_peer_us=p2p,
-            ll_hop_us=median("ll_hop_us", 0.0),
-            ll128_hop_us=median("ll128_hop_us", 0.0),
+            ll_hop_us=growth,
+            ll128_hop_us=median("LL128", 0.0),
         )
 
     def _error_of(self, number: int, constants: Frozen) -> float:
@@ -162,9 +171,7 @@ class SharedFit:
         used = [n for n, (rows, _) in enumerate(self._rows) if rows.machine != without]
         for name, tries in GRID.items():
             options = [replace(shared, **{name: value}) for value in tries]
-            shared = min(
-                options, key=lambda o: np.mean([self._errors(n, Frozen(o)) for n in used])
-            )
+            shared = min(options, key=lambda o: np.mean([self._errors(n, Frozen(o)) for n in used]))
         return shared
 
 
@@ -294,9 +301,7 @@ def scale_table(folder: Path) -> Table:
     return out
 
 
-def _one_line(
-    ops: Collectives, clean: np.ndarray, few: np.ndarray, many: np.ndarray
-) -> np.ndarray:
+def _one_line(ops: Collectives, clean: np.ndarray, few: np.ndarray, many: np.ndarray) -> np.ndarray:
     """What a single latency + bytes / rate line through the largest fitted scale gives."""
     largest = few[ops.ranks[few] == ops.ranks[few].max()]
     size, took = ops.size_bytes[largest], clean[largest]

@@ -39,11 +39,10 @@ def main() -> None:
         ("foretrace --help", seconds((*PROGRAM, "--help"), 9), 0.3),
         ("foretrace replay --help", seconds((*PROGRAM, "replay", "--help"), 9), 0.3),
     ]
-    samples = sorted((ROOT / "traces/sample").glob("*.trace"))
-    if samples:
-        command = (*PROGRAM, "replay", str(samples[0]))
-        rows.append(("foretrace replay SAMPLE, cold", seconds(command, 3, "cold"), 10.0))
-        rows.append(("foretrace replay SAMPLE, warm", seconds(command, 5), None))
+    sample = min((ROOT / "traces/sample").glob("*.trace"))
+    command = (*PROGRAM, "replay", str(sample))
+    rows.append(("foretrace replay SAMPLE, cold", seconds(command, 3, "cold"), 10.0))
+    rows.append(("foretrace replay SAMPLE, warm", seconds(command, 5), None))
     print(f"{'command':32}{'seconds':>10}{'bar':>8}")
     for name, value, bar in rows:
         print(f"{name:32}{value:10.3f}{'' if bar is None else f'{bar:.1f}':>8}")

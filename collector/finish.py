@@ -97,11 +97,12 @@ class Finisher:
         if self._worker is None:
             self._worker = self._spawn("foretrace-finish", self._run)
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, others_s: float) -> bool:
         """Wait for this rank's data, and on the reference rank then for all others'.
 
         Args:
-            timeout_s: longest wait for each of the two.
+            timeout_s: longest wait for this rank.
+            others_s: longest wait for all others.
 
         Returns:
             Whether all is written.
@@ -113,7 +114,7 @@ class Finisher:
         channel = self._place.channel
         if channel is None or not self._place.is_reference:
             return True
-        if channel.wait("index", timeout_s, pause_s=0.05) is not None:
+        if channel.wait("index", others_s, pause_s=0.05) is not None:
             return True
         join(self._place, self._options, channel)
         return False

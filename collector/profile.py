@@ -139,8 +139,9 @@ class profile:  # noqa: N801 (a verb in lower case, as torch.profiler.profile)
                 f"{session.step} steps, before {session.window.recorded}"
             )
             return
-        timeout_s = min(options.timeout_s, _AFTER_ERROR_S) if failed else options.timeout_s
-        finished = finisher.wait(timeout_s)
+        # After an error of the loop the other ranks may never come.
+        others_s = min(options.timeout_s, _AFTER_ERROR_S) if failed else options.timeout_s
+        finished = finisher.wait(options.timeout_s, others_s)
         for trouble in place.troubles:
             place.say(f"rank {place.rank}: {trouble}")
         if place.is_reference:

@@ -35,7 +35,8 @@ MATRIX_CLASSES = ("gemm", "grouped_gemm", "convolution", "attention")
 """Classes limited by the matrix units; the others are limited by memory."""
 
 _RULES = (
-    ("other", r"computeb?offsets|cachednotify"),
+    ("other", r"computeb?offsets"),
+    ("reduce", r"reduce_wgrad|epilogue::impl|gemv|splitkreduce"),
     ("attention", r"flash|fmha|attn_fwd|attn_bwd|attention|compute_attn|mha_"),
     ("grouped_gemm", r"grouped_gemm|group_gemm|grouped|moe_gemm|dsd_|sdd_|dds_|blocksparse"),
     ("optimizer", r"adam|lamb(?!da)|multi_tensor_apply|adagrad|sgd_|fused_opt"),

@@ -38,6 +38,7 @@ class Operation:
         reported: the operation it is reported under (both sides of a transfer are one).
         backward: whether it belongs to the backward pass (transfers only).
         known: whether the name was recognised.
+        moves: whether it moves data between ranks, be they of one worker.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Operation:
     reported: str
     backward: bool = False
     known: bool = True
+    moves: bool = False
 
 
 _LOCAL_WORDS = ("optimizer", "gc", "layernorm", "loss", "dataload", "data-load", "batch", "zero")
@@ -58,8 +60,9 @@ def operation(name: str) -> Operation:
         return _pass_operation(name, words, backward)
     role = _collective_role(words)
     if role is not None:
-        return Operation(name, role, name)
-    return Operation(name, Role.LOCAL, name, known=any(w in words for w in _LOCAL_WORDS))
+        return Operation(name, role, name, moves=True)
+    known = any(word in words for word in _LOCAL_WORDS)
+    return Operation(name, Role.LOCAL, name, known=known, moves="reduce" in words)
 
 
 def _pass_operation(name: str, words: str, backward: bool) -> Operation:
@@ -67,7 +70,7 @@ def _pass_operation(name: str, words: str, backward: bool) -> Operation:
     for word, role in (("send", Role.SEND), ("recv", Role.RECV)):
         if word in words:
             way = "backward" if backward else "forward"
-            return Operation(name, role, f"{way}-pp-comm", backward)
+            return Operation(name, role, f"{way}-pp-comm", backward, moves=True)
     if "comp" in words or words in ("forward", "backward", "fwd", "bwd"):
         return Operation(name, Role.BACKWARD if backward else Role.FORWARD, name, backward)
     return Operation(name, Role.LOCAL, name, known=False)

@@ -166,7 +166,7 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
 
 
 def _operation_codes(path: Path, table: pa.Table) -> tuple[np.ndarray, list[str]]:
-    """Code of each row's operation type, and the types."""
+    """Code of each row's operation type, and the types that occur."""
     import pyarrow as pa
 
     column = table.column("optype").combine_chunks()
@@ -176,7 +176,9 @@ def _operation_codes(path: Path, table: pa.Table) -> tuple[np.ndarray, list[str]
         column = column.dictionary_encode()
     if column.null_count:
         raise TraceFormatError(f"{path}: column optype has {column.null_count} empty rows")
-    return column.indices.to_numpy().astype(np.int32), [str(v) for v in column.dictionary.to_pylist()]
+    used, code = np.unique(column.indices.to_numpy(), return_inverse=True)
+    names = column.dictionary.to_pylist()
+    return code.astype(np.int32), [str(names[i]) for i in used]
 
 
 def _places(path: Path, rank: np.ndarray, layout: TableLayout) -> dict[str, np.ndarray]:

@@ -49,9 +49,9 @@ ABSENT = -(1 << 62)
 """Value of an integer that the event does not have."""
 
 # What is done with the value of a key.
-TO_PHASE, TO_TIME, TO_DURATION, TO_INTEGER, TO_TEXT, TO_ARGS, TO_MARK = range(7)
+TO_PHASE, TO_TIME, TO_INTEGER, TO_TEXT, TO_ARGS, TO_MARK = range(6)
 
-_TOP = {"ph": TO_PHASE, "ts": TO_TIME, "dur": TO_DURATION, "args": TO_ARGS}
+_TOP = {"ph": TO_PHASE, "ts": TO_TIME, "dur": TO_TIME, "args": TO_ARGS}
 _TOP |= {"pid": TO_INTEGER, "tid": TO_INTEGER, "name": TO_TEXT, "cat": TO_TEXT}
 _IN_ARGS = dict.fromkeys(INTEGERS[2:], TO_INTEGER) | dict.fromkeys(TEXTS[2:], TO_TEXT)
 _IN_ARGS |= {"Collective name": TO_MARK}
@@ -81,7 +81,9 @@ def _key_table(*levels: dict[str, int]) -> tuple[U8, I64, I64]:
             starts.append(len(rows))
             for key in (k for k in keys if len(k) == length):
                 column = 0
-                if keys[key] == TO_INTEGER:
+                if keys[key] == TO_TIME:
+                    column = TS if key == "ts" else DUR
+                elif keys[key] == TO_INTEGER:
                     column = FIRST_INTEGER + INTEGERS.index(key)
                 elif keys[key] == TO_TEXT:
                     column = FIRST_TEXT + 2 * TEXTS.index(key)

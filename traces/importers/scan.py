@@ -36,7 +36,6 @@ from foretrace.traces.importers.keys import (
     ABSENT,
     BAD_TIME,
     COLLECTIVE,
-    DUR,
     FIRST_INTEGER,
     FIRST_TEXT,
     FLAGS,
@@ -53,7 +52,6 @@ from foretrace.traces.importers.keys import (
     STOP,
     TEXTS,
     TO_ARGS,
-    TO_DURATION,
     TO_INTEGER,
     TO_MARK,
     TO_PHASE,
@@ -139,9 +137,7 @@ def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
     elif action == TO_TEXT:
         _note_text(buf, p, stop, row, column)
     elif action == TO_TIME:
-        _note_time(buf, p, stop, row, TS)
-    elif action == TO_DURATION:
-        _note_time(buf, p, stop, row, DUR)
+        _note_time(buf, p, stop, row, column)
     elif action == TO_PHASE and stop - p == 3:
         row[PHASE] = buf[p + 1]
     elif action == TO_MARK:

@@ -166,7 +166,9 @@ def bus_bandwidth(
     if algorithm == TREE:
         part = np.where(scale == 0, 7 / 9, 120 / 128)
         tree128 = np.minimum(capped * part, net.channels * TREE_LL128_CHANNEL[row, scale])
-        plain = 0.85 if row >= 2 and cluster.nvswitch else 1.0  # the search ends at plain trees, l.336
+        plain = (
+            0.85 if row >= 2 and cluster.nvswitch else 1.0
+        )  # the search ends at plain trees, l.336
         found = (np.minimum(capped / 3.8, ll_max), tree128, capped)[protocol]
         return found * np.where(scale > 0, plain, 1.0)
     if algorithm == PAT:
@@ -174,9 +176,7 @@ def bus_bandwidth(
     return _in_switch_bandwidth(algorithm, shapes, net, cluster)
 
 
-def _in_switch_bandwidth(
-    algorithm: int, shapes: Shapes, net: Graph, cluster: Cluster
-) -> _Column:
+def _in_switch_bandwidth(algorithm: int, shapes: Shapes, net: Graph, cluster: Cluster) -> _Column:
     """Bus bandwidth of NVLS and NVLSTree: one channel of the search for each GPU of the node."""
     generation = cluster.gpu.generation
     heads = np.maximum(shapes.per_node, 1)

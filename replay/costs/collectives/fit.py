@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.replay.cluster import Cluster
-from foretrace.replay.costs.collectives.cost import Collectives, Costs, collective_costs
+from foretrace.replay.costs.collectives.cost import Collectives, Costs
+from foretrace.replay.costs.collectives.price import price
 from foretrace.replay.costs.collectives.shapes import ALL_TO_ALL
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
 from foretrace.traces.errors import LayoutError
@@ -150,7 +151,7 @@ def fitted_costs(
     shared: SharedConstants = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> Costs:
-    """Price operations on a calibrated machine; as :func:`~.cost.collective_costs` otherwise."""
+    """Price operations on a calibrated machine; as :func:`~.price.price` otherwise."""
     costs = _parametric(ops, cluster, fit, shared, allowed)
     factor = _correction(ops, costs.pick, cluster, fit, shared)
     scaled = {name: getattr(costs.parts, name) * factor for name in costs.parts.__slots__}
@@ -208,13 +209,13 @@ def _parametric(
     allowed: NDArray[np.bool_] | None,
 ) -> Costs:
     """The model with the fitted parameters, without the measured ratios."""
-    costs = collective_costs(ops, cluster, shared, allowed)
+    costs = price(ops, cluster, shared, allowed)
     columns = {name: getattr(costs.parts, name).copy() for name in costs.parts.__slots__}
     for name, rows in _by_scope(ops):
         scope = fit.scopes.get(name)
         if scope is None or not len(rows):
             continue
-        part = collective_costs(take(ops, rows), cluster, _with(shared, scope, cluster), allowed)
+        part = price(take(ops, rows), cluster, _with(shared, scope, cluster), allowed)
         for key, values in columns.items():
             values[rows] = getattr(part.parts, key)
         columns["latency"][rows] += scope.overhead_us
@@ -231,7 +232,7 @@ def _with(shared: SharedConstants, scope: ScopeFit, cluster: Cluster) -> SharedC
     return replace(
         shared,
         hop_us=hops,
-        ll_hop_us=scope.ll_hop_us,
+        ll_hop_us={cluster.fabric.name: scope.ll_hop_us},
         ll128_hop_us=scope.ll128_hop_us,
     )
 
@@ -255,7 +256,8 @@ def fit_scope(
         free: names of the parameters to fit; by default what the rows can tell apart.
     """
     hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
-    start = np.array([0.0, hop, 0.0, shared.ll_hop_us, shared.ll128_hop_us])
+    growth = shared.of_fabric("ll_hop_us", cluster.fabric.name, 0.0)
+    start = np.array([0.0, hop, 0.0, growth, shared.ll128_hop_us])
     chosen = np.array([name in (free or _free(ops)) for name in _PARAMETERS])
     basis = _basis(ops, cluster, shared, allowed)
     values = _least(basis, time_us, start, chosen)
@@ -309,18 +311,17 @@ def _basis(
     allowed: NDArray[np.bool_] | None,
 ) -> dict[str, _Column]:
     """The parts that the parameters multiply; the time is linear in all but the rate."""
-    fixed = replace(shared, hop_us={cluster.fabric.name: 1.0}, ll_hop_us=0.0, ll128_hop_us=0.0)
-    rest = collective_costs(ops, cluster, fixed, allowed).parts
-    unit = replace(fixed, ll_step_us=0.0)
-    ll = collective_costs(ops, cluster, replace(unit, ll_hop_us=1.0), allowed).parts
-    ll128 = collective_costs(ops, cluster, replace(unit, ll128_hop_us=1.0), allowed).parts
+    fabric = cluster.fabric.name
+    fixed = replace(shared, hop_us={fabric: 1.0}, ll_hop_us={}, ll128_hop_us=0.0)
+    rest = price(ops, cluster, fixed, allowed).parts
+    ll = price(ops, cluster, replace(fixed, ll_hop_us={fabric: 1.0}), allowed).parts
+    ll128 = price(ops, cluster, replace(fixed, ll128_hop_us=1.0), allowed).parts
     return {
         "latency": rest.latency,
         "hops": rest.hops,
         "wire": rest.wire + rest.pipeline,
         "ll": ll.protocol,
         "ll128": ll128.protocol,
-        "step": rest.protocol,
     }
 
 
@@ -328,7 +329,7 @@ def _apply(basis: dict[str, _Column], values: _Column) -> _Column:
     overhead, hop, log_rate, ll, ll128 = values
     latency = np.maximum(basis["latency"] + overhead, 0.2 * np.maximum(basis["latency"], 1.0))
     model = latency + max(hop, 0.0) * basis["hops"] + basis["wire"] / np.exp(log_rate)
-    return model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"] + basis["step"]
+    return model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"]
 
 
 def _correction(
@@ -345,7 +346,7 @@ def _correction(
     columns = [np.array([getattr(p, f) for p in fit.points]) for f in Point.__struct_fields__]
     seen = Collectives.of(columns[0], columns[1], columns[2], columns[3])
     log_ratio = np.log(columns[5])
-    seen_pick = collective_costs(seen, cluster, shared).pick
+    seen_pick = price(seen, cluster, shared).pick
     for (_, rows), (_, known) in zip(_by_scope(ops), _by_scope(seen), strict=True):
         if len(rows) and len(known):
             near = _Neighbours(take(seen, known), seen_pick[known], log_ratio[known])

@@ -156,7 +156,8 @@ def fused_p2p_cost(
     peers = ((apart > 0) | (apart.T > 0)) & ~np.eye(ranks, dtype=bool)
     near, far = (peers & ~remote).sum(1), (peers & remote).sum(1)
     wire = np.maximum(
-        out_in[0] / (1e3 * np.minimum(found.link, np.maximum(near, 1) * _rate(found, ranks, False))),
+        out_in[0]
+        / (1e3 * np.minimum(found.link, np.maximum(near, 1) * _rate(found, ranks, False))),
         out_in[1] / (1e3 * np.minimum(found.nic, np.maximum(far, 1) * _rate(found, ranks, True))),
     )
     each = shared.of_fabric("p2p_remote_peer_us", cluster.fabric.name, 0.0)

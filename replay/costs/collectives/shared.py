@@ -18,10 +18,9 @@ class SharedConstants:
     Attributes:
         hop_us: a hop between nodes beyond NCCL's own constant, by fabric.
         nic_efficiency: reached share of a NIC's usable rate, by fabric.
-        ll_hop_us: growth of an LL tree's network hop, at 64 KB; goes with the square root of
-            bytes (the host checks a flag in every 8 bytes before it sends).
+        ll_hop_us: growth of an LL tree's network hop, at 64 KB, by fabric; goes with the square
+            root of bytes (the host checks a flag in every 8 bytes before it sends).
         ll128_hop_us: the same for LL128, at a full chunk.
-        ll_step_us: growth of an LL ring's step at 4 KB a step and channel, square root as well.
         tree_share: reached share of a Simple tree's bandwidth over three nodes and more.
         p2p_base_us: a fused point-to-point kernel, once.
         p2p_peer_us: each peer of it.
@@ -33,16 +32,15 @@ class SharedConstants:
 
     hop_us: dict[str, float] = field(default_factory=dict)
     nic_efficiency: dict[str, float] = field(default_factory=dict)
-    ll_hop_us: float = 0.0
+    ll_hop_us: dict[str, float] = field(default_factory=dict)
     ll128_hop_us: float = 0.0
-    ll_step_us: float = 0.0
     tree_share: float = 1.0
     p2p_base_us: float = 9.0
     p2p_peer_us: float = 0.25
     p2p_remote_us: float = 5.0
     p2p_remote_peer_us: dict[str, float] = field(default_factory=dict)
     p2p_link_gb_s: dict[str, float] = field(default_factory=dict)
-    p2p_net_gb_s: float = 7.2
+    p2p_net_gb_s: float = 7.3
 
     def of_fabric(self, table: str, fabric: str, absent: float) -> float:
         """A per-fabric constant; that of ``rdma`` or else ``absent`` where there is none."""
@@ -57,10 +55,9 @@ _P2P = SharedConstants(
 DATASHEET = replace(_P2P, hop_us={"rdma": 0.0, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0})
 DEFAULT = replace(
     _P2P,
-    p2p_remote_peer_us={"rdma": 4.5, "cxi": 10.0},
-    hop_us={"rdma": 6.5, "cxi": 1.75, "efa": 20.0, "efa-new": 20.0, "efa-old": 60.0, "tcpx": 50.0},
-    ll_hop_us=9.0,
-    ll128_hop_us=5.0,
-    ll_step_us=0.2,
+    hop_us={"rdma": 5.6, "cxi": 0.65, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0, "tcp": 15.0},
+    ll_hop_us={"rdma": 7.2, "cxi": 23.9, "efa": 20.2},
+    ll128_hop_us=4.8,
     tree_share=0.5,
+    p2p_remote_peer_us={"rdma": 4.5, "cxi": 10.0},
 )

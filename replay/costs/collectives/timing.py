@@ -2,13 +2,13 @@
 
 For a shape (kind, ranks, nodes) and a candidate (algorithm, protocol) the time of S bytes is ::
 
-    time = base + wire S / shape(S) + root sqrt(min(S, root_cap)) + step sqrt(min(S / step_parts, 4 KB) / 4 KB)
+    time = base + wire S / shape(S) + root sqrt(min(S, root_cap))
          + fill min(S / fill_parts(S), fill_cap) + ramp chunk(S)
 
 ``base`` is NCCL's latency plus the measured part of each network hop. ``wire`` is the slowest
 link's time for a byte. ``shape`` is NCCL's own bandwidth correction of LL and LL128 trees,
-interpolated so that more bytes never cost less. ``root`` and ``step`` are the growth of LL and
-LL128 hops. ``fill`` is the first chunk of a Simple ring or tree on its way through all hops, and
+interpolated so that more bytes never cost less. ``root`` is the growth of LL and LL128
+hops. ``fill`` is the first chunk of a Simple ring or tree on its way through all hops, and
 ``ramp`` the same for in-switch reduction, whose chunk NCCL picks by size. Times µs.
 """
 
@@ -41,13 +41,12 @@ from foretrace.replay.costs.collectives.nccl_constants import (
     TREE_CORRECTION,
     latencies,
 )
-from foretrace.replay.costs.collectives.shapes import BROADCAST, REDUCE, Shapes, steps
+from foretrace.replay.costs.collectives.shapes import BROADCAST, REDUCE, Shapes
 from foretrace.replay.costs.collectives.shared import SharedConstants
 
 _Column = NDArray[np.float64]
 _SLICE_BYTES = 1 << 20  # a Simple ring's slice: 4 MiB buffer in 8 steps, 2 a slice
 _TREE_CHUNK_BYTES = 1 << 19  # a Simple tree's chunk: one of those steps
-_LL_CHUNK_BYTES = 4096.0
 _LL128_CHUNK_BYTES = 65536.0  # order of 8 lines of 120 bytes for each of 640 threads, by 8 steps
 _CHANNEL_BYTES = 32768.0  # traffic below which NCCL opens no further channel (enqueue.cc l.585)
 _NVLS_CHUNK_BYTES = 1 << 17
@@ -65,8 +64,6 @@ class Coefficients:
         wire: µs a byte.
         root: µs for a square root of a byte.
         root_cap: bytes from which that no longer grows.
-        step: µs at a full LL chunk.
-        step_parts: steps x channels over which a ring spreads its bytes.
         fill: µs a byte of the travelling chunk.
         fill_parts: most parts the bytes are cut into for it.
         fill_unit: a part is not smaller than this, bytes (0: no such bound).
@@ -81,8 +78,6 @@ class Coefficients:
     wire: _Column
     root: _Column
     root_cap: _Column
-    step: _Column
-    step_parts: _Column
     fill: _Column
     fill_parts: _Column
     fill_unit: _Column
@@ -111,7 +106,7 @@ def coefficients(shapes: Shapes, cluster: Cluster, shared: SharedConstants) -> C
     """The formula's terms for every shape and candidate."""
     count = (len(shapes.ranks), len(CANDIDATES))
     table = {f.name: np.zeros(count) for f in fields(Coefficients)}
-    for name in ("step_parts", "fill_parts", "ramp_width"):
+    for name in ("fill_parts", "ramp_width"):
         table[name][:] = 1.0
     net = graph(shapes, cluster)
     links = _links(shapes, net, cluster, shared)
@@ -119,7 +114,7 @@ def coefficients(shapes: Shapes, cluster: Cluster, shared: SharedConstants) -> C
         column = {name: values[:, number] for name, values in table.items()}
         _base(column, algorithm, protocol, shapes, cluster, shared)
         if algorithm == RING:
-            _ring(column, protocol, shapes, net, links, cluster, shared)
+            _ring(column, protocol, shapes, net, links, cluster)
         elif algorithm == TREE:
             _tree(column, protocol, shapes, net, links, cluster, shared)
         elif algorithm in (NVLS, NVLS_TREE):
@@ -162,19 +157,14 @@ def _ring(
     net: Graph,
     links: Links,
     cluster: Cluster,
-    shared: SharedConstants,
 ) -> None:
     per_node = shapes.per_node
     inside = links.gpu * np.where(per_node > 1, per_node / np.maximum(per_node - 1, 1), np.inf)
     bus = np.where(shapes.nodes == 1, links.ring, np.minimum(links.node, inside))
     factor = bus_to_algorithm(RING, shapes)
-    total, _ = steps(shapes)
     if protocol != SIMPLE:
         bus = np.minimum(bus, bus_bandwidth(RING, protocol, shapes, net, cluster))
     column["wire"][:] = 1 / (1e3 * bus * factor)
-    if protocol == LL:
-        column["step"][:] = total * shared.ll_step_us
-        column["step_parts"][:] = shapes.ranks * net.channels
     if protocol == SIMPLE:
         rooted = (shapes.kind == BROADCAST) | (shapes.kind == REDUCE)
         hops = np.where(rooted, np.maximum(shapes.ranks - 2, 1) / 4, 1.0)
@@ -200,7 +190,9 @@ def _tree(
     deep = 2 * np.log2(shapes.nodes)
     if protocol == SIMPLE:
         slow = np.where(shapes.nodes == 1, links.gpu, links.node)
-        column["fill"][:] = net.channels / 1e3 * (deep / slow + 2 * (shapes.per_node - 1) / links.gpu)
+        column["fill"][:] = (
+            net.channels / 1e3 * (deep / slow + 2 * (shapes.per_node - 1) / links.gpu)
+        )
         column["fill_parts"][:] = net.channels
         column["fill_unit"][:] = _CHANNEL_BYTES
         column["fill_cap"][:] = _TREE_CHUNK_BYTES
@@ -209,7 +201,8 @@ def _tree(
         rate = np.minimum(rate, own)
         full = net.channels * _LL128_CHUNK_BYTES
         column["root_cap"][:] = np.inf if protocol == LL else full
-        at_full = shared.ll_hop_us / 256 if protocol == LL else shared.ll128_hop_us / np.sqrt(full)
+        at_64k = shared.of_fabric("ll_hop_us", cluster.fabric.name, 0.0)
+        at_full = at_64k / 256 if protocol == LL else shared.ll128_hop_us / np.sqrt(full)
         column["root"][:] = deep * at_full
     column["wire"][:] = 1 / (1e3 * rate)
 
@@ -278,10 +271,7 @@ def evaluate(
         return np.take(getattr(table, name).ravel(), at, mode="clip")
 
     wire = of("wire") * size / _tree_shape(pick, size)
-    channels = of("step_parts")
-    used = np.maximum(np.minimum(channels, size / _LL_CHUNK_BYTES), 1.0)
-    piece = np.minimum(size / used, _LL_CHUNK_BYTES)
-    growth = of("root") * np.sqrt(np.minimum(size, of("root_cap"))) + of("step") * np.sqrt(piece / _LL_CHUNK_BYTES)
+    growth = of("root") * np.sqrt(np.minimum(size, of("root_cap")))
     chunk = np.minimum(size, np.maximum(of("fill_unit"), size / of("fill_parts")))
     fill = of("fill") * np.minimum(chunk, of("fill_cap"))
     ramp = of("ramp") * nvls_chunk(size, of("ramp_width"), of("ramp_cap"))

@@ -35,6 +35,18 @@ COMMANDS = {
         "foretrace.cli.analysis:report_command",
         "Write a self-contained HTML report of a trace set.",
     ),
+    "cost": Entry(
+        "foretrace.cli.cost:cost_command",
+        "Price a collective on a cluster, with its terms.",
+    ),
+    "clusters": Entry(
+        "foretrace.cli.cost:clusters_command",
+        "List the clusters and GPU types that are known.",
+    ),
+    "calibrate": Entry(
+        "foretrace.cli.cost:calibrate_command",
+        "Fit the cost of collectives to one machine.",
+    ),
     "redact": Entry(
         "foretrace.cli.traces:redact_command",
         "Copy a trace set without names, paths and hosts.",
