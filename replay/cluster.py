@@ -171,7 +171,8 @@ def load_gpu(name: str) -> Gpu:
     table = _bundled("gpus.toml")
     if name not in table:
         raise LayoutError(f"no GPU type {name!r}{_hint(name, list(table))}")
-    return _convert({**_with_base(table, name), "name": name}, Gpu, "gpus.toml")
+    gpu: Gpu = _convert({**_with_base(table, name), "name": name}, Gpu, "gpus.toml")
+    return gpu
 
 
 def load_fabric(name: str) -> Fabric:
@@ -183,7 +184,8 @@ def load_fabric(name: str) -> Fabric:
     table = _bundled("fabrics.toml")
     if name not in table:
         raise LayoutError(f"no fabric {name!r}{_hint(name, list(table))}")
-    return _convert({**table[name], "name": name}, Fabric, "fabrics.toml")
+    fabric: Fabric = _convert({**table[name], "name": name}, Fabric, "fabrics.toml")
+    return fabric
 
 
 def load_cluster(name: str | Path) -> Cluster:
@@ -219,7 +221,7 @@ def _parse(text: str, where: str) -> Cluster:
             raise LayoutError(f'{where}: expected {key} = "...", found {raw.get(key)!r}')
     raw["gpu"], raw["fabric"] = load_gpu(raw["gpu"]), load_fabric(raw["fabric"])
     raw.setdefault("name", Path(where).stem)
-    cluster = _convert(raw, Cluster, where)
+    cluster: Cluster = _convert(raw, Cluster, where)
     _check(cluster, where)
     return cluster
 

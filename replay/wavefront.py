@@ -54,7 +54,9 @@ def by_level(count: int, source: I64, target: I64) -> Levels:
         fronts.append(frontier)
         reached = successor[ranges(ptr[frontier], degree[frontier])]
         np.subtract.at(missing, reached, 1)
-        frontier = np.unique(reached[missing[reached] == 0])
+        frontier = np.sort(reached[missing[reached] == 0])
+        if len(frontier):  # a task is reached once by each of its last predecessors
+            frontier = frontier[np.append(True, frontier[1:] != frontier[:-1])]
     sizes = np.array([len(front) for front in fronts], np.int64)
     if sizes.sum() < count:
         raise GraphError(

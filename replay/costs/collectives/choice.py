@@ -170,7 +170,7 @@ def bus_bandwidth(
             0.85 if row >= 2 and cluster.nvswitch else 1.0
         )  # the search ends at plain trees, l.336
         found = (np.minimum(capped / 3.8, ll_max), tree128, capped)[protocol]
-        return found * np.where(scale > 0, plain, 1.0)
+        return np.asarray(found * np.where(scale > 0, plain, 1.0))
     if algorithm == PAT:
         return 0.75 * net.gb_s
     return _in_switch_bandwidth(algorithm, shapes, net, cluster)
@@ -187,17 +187,17 @@ def _in_switch_bandwidth(algorithm: int, shapes: Shapes, net: Graph, cluster: Cl
     speed = np.where(shapes.nodes > 1, cluster.nic_bytes_per_s / 1e9, speed)
     inside = 2 * speed * NVLS_EFFICIENCY.get(generation, 0.0) * (heads - 1) / heads
     if algorithm == NVLS:
-        return heads * inside
+        return np.asarray(heads * inside)
     outside = cluster.nic_bytes_per_s / 1e9 * np.where(shapes.nodes == 2, 2.0, 1.0)
     cap = NVLS_TREE_CHANNEL[GENERATION_ROW.get(generation, 1), net.scale]
-    return heads * np.minimum(np.minimum(inside, outside), cap)
+    return np.asarray(heads * np.minimum(np.minimum(inside, outside), cap))
 
 
 def _ll_max(cluster: Cluster, scale: NDArray[np.int64]) -> _Column:
     table = latencies(cluster.version).ll_max
     own = GENERATION_ROW.get(cluster.gpu.generation, 1)
     host = 1 if cluster.cpu == "amd" else 0
-    return np.where(scale == 0, table[own, 0], table[host, scale])
+    return np.asarray(np.where(scale == 0, table[own, 0], table[host, scale]))
 
 
 def latency_us(
@@ -212,7 +212,7 @@ def latency_us(
     if algorithm == NVLS_TREE:
         return lat.nvls + 2 * depth * lat.nvls_tree_net
     if algorithm == PAT:
-        return 8.0 + depth * lat.net[0, SIMPLE] / 3.5 + 2.8 * shapes.ranks
+        return np.asarray(8.0 + depth * lat.net[0, SIMPLE] / 3.5 + 2.8 * shapes.ranks)
     row = 0 if algorithm == TREE else 1
     base, nvlink, net = lat.base[row, protocol], lat.nvlink[row, protocol], lat.net[row, protocol]
     net = np.where(per_node == 1, lat.net[0, protocol], net)
@@ -222,7 +222,7 @@ def latency_us(
     inside = np.maximum(nvlink, np.where(several, overhead, 0.0))
     ring = base + (total - inter) * inside + inter * net
     rooted = (shapes.kind == BROADCAST) | (shapes.kind == REDUCE)
-    return np.where(rooted, base + np.where(several, net, inside), ring)
+    return np.asarray(np.where(rooted, base + np.where(several, net, inside), ring))
 
 
 def reported_us(algorithm: int, protocol: int, shapes: Shapes, cluster: Cluster) -> _Column:

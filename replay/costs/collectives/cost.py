@@ -69,8 +69,14 @@ class Collectives:
     ) -> Collectives:
         """Columns from anything that broadcasts."""
         columns = np.broadcast_arrays(*map(np.atleast_1d, (kind, size_bytes, ranks, nodes, share)))
-        types = (np.int64, np.float64, np.int64, np.int64, np.float64)
-        return cls(*(c.astype(t) for c, t in zip(columns, types, strict=True)))
+        kinds, sizes, members, several, shares = columns
+        return cls(
+            kinds.astype(np.int64),
+            sizes.astype(np.float64),
+            members.astype(np.int64),
+            several.astype(np.int64),
+            shares.astype(np.float64),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,7 @@ def choose(
     best = np.full(len(size), np.iinfo(np.int64).max)
     time, wire = np.empty(len(size)), np.empty(len(size))
     bits = time.view(np.int64)  # times are positive, so their bits sort as they do
-    for number in np.flatnonzero(np.isfinite(said.latency_us).any(axis=0)):
+    for number in map(int, np.flatnonzero(np.isfinite(said.latency_us).any(axis=0))):
         np.take(said.latency_us[:, number], shape, out=time, mode="clip")
         if number == _RING_SIMPLE:
             late = size >= np.take(plateau[0], shape, mode="clip")
@@ -217,5 +223,5 @@ def _unique_shapes(ops: Collectives) -> tuple[Shapes, NDArray[np.int64]]:
     code, values = pd.factorize(key)
     first = np.zeros(len(values), dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
-    columns = (ops.kind, ops.ranks, ops.nodes, ops.share)
-    return Shapes(*(c[first] for c in columns)), code.astype(np.int64)
+    shapes = Shapes(ops.kind[first], ops.ranks[first], ops.nodes[first], ops.share[first])
+    return shapes, code.astype(np.int64)

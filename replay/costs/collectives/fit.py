@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -329,7 +328,7 @@ def _apply(basis: dict[str, _Column], values: _Column) -> _Column:
     overhead, hop, log_rate, ll, ll128 = values
     latency = np.maximum(basis["latency"] + overhead, 0.2 * np.maximum(basis["latency"], 1.0))
     model = latency + max(hop, 0.0) * basis["hops"] + basis["wire"] / np.exp(log_rate)
-    return model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"]
+    return np.asarray(model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"])
 
 
 def _correction(
@@ -387,11 +386,15 @@ def _places(ops: Collectives) -> tuple[_Column, _Column, _Column]:
     return np.log2(np.maximum(ops.size_bytes, 1)), np.log2(ops.nodes), np.log2(ops.ranks)
 
 
-def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, Any]) -> list[str]:
+def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, ScopeFit]) -> list[str]:
     """Bands of size where the machine is far from what the fitted model can say."""
     out = []
-    bands = ((0, 1 << 16, "below 64 KB"), (1 << 16, 1 << 20, "64 KB-1 MB"))
-    bands += ((1 << 20, 64 << 20, "1-64 MB"), (64 << 20, 1 << 62, "64 MB and more"))
+    bands = (
+        (0, 1 << 16, "below 64 KB"),
+        (1 << 16, 1 << 20, "64 KB-1 MB"),
+        (1 << 20, 64 << 20, "1-64 MB"),
+        (64 << 20, 1 << 62, "64 MB and more"),
+    )
     for name, rows in _by_scope(ops):
         for low, high, words in bands:
             own = rows[(ops.size_bytes[rows] >= low) & (ops.size_bytes[rows] < high)]

@@ -5,7 +5,7 @@
     time = call + rounds x round + bytes on the busiest wire / rate (+ bytes added / sum rate)
 
 An all-reduce is a ring of 2 (n - 1) rounds that moves 2 (n - 1) / n of the buffer and adds half
-of that; all-gather and all-to-all take n - 1 rounds; broadcast and reduce a binomial tree of log2 n.
+of that; all-gather and all-to-all take n - 1 rounds; broadcast and reduce a tree of log2 n.
 PyTorch's reduce-scatter on gloo is an all-reduce of which each rank keeps its part. Times µs.
 """
 
@@ -33,8 +33,9 @@ from foretrace.replay.costs.collectives.timing import Parts
 
 @dataclass(frozen=True, slots=True)
 class GlooConstants:
-    """Measured with PyTorch 2.13, two processes on one host of two busy cores: good to a factor
-    of two, so calibrate where it matters.
+    """Measured with PyTorch 2.13, two processes on one host of two busy cores.
+
+    Good to a factor of two, so calibrate where it matters.
 
     Attributes:
         call_us: a call that moves nothing.

@@ -55,7 +55,7 @@ _TREE_CORRECTION = (
     ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
 )
 TREE_CORRECTION = np.array([[float(x) for x in row.split()] for row in _TREE_CORRECTION])
-"""Factor on a tree's bandwidth in NCCL's choice, by protocol and floor(log2(bytes/64)), l.623-627."""
+"""Factor on a tree's bandwidth in the choice, by protocol and log2(bytes / 64), l.623-627."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def fused_p2p_cost(
 
 def _by_side(sends: _Column, remote: NDArray[np.bool_], far: bool) -> _Column:
     part = sends * (remote if far else ~remote)
-    return np.maximum(part.sum(1), part.sum(0))
+    return np.asarray(np.maximum(part.sum(1), part.sum(0)))
 
 
 def _rate(found: Wires, ranks: int, remote: bool) -> float:

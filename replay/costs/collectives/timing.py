@@ -95,11 +95,13 @@ class Links:
         gpu: one GPU into its node.
         ring: a ring inside one node, as NCCL's channels carry it.
         node: all NICs of a node that the group has.
+        net: NCCL's own view.
     """
 
     gpu: float
     ring: _Column
     node: _Column
+    net: Graph
 
 
 def coefficients(shapes: Shapes, cluster: Cluster, shared: SharedConstants) -> Coefficients:
@@ -114,9 +116,9 @@ def coefficients(shapes: Shapes, cluster: Cluster, shared: SharedConstants) -> C
         column = {name: values[:, number] for name, values in table.items()}
         _base(column, algorithm, protocol, shapes, cluster, shared)
         if algorithm == RING:
-            _ring(column, protocol, shapes, net, links, cluster)
+            _ring(column, protocol, shapes, links, cluster)
         elif algorithm == TREE:
-            _tree(column, protocol, shapes, net, links, cluster, shared)
+            _tree(column, protocol, shapes, links, cluster, shared)
         elif algorithm in (NVLS, NVLS_TREE):
             _in_switch(column, algorithm, shapes, links, cluster)
         else:
@@ -128,7 +130,7 @@ def _links(shapes: Shapes, net: Graph, cluster: Cluster, shared: SharedConstants
     efficiency = shared.of_fabric("nic_efficiency", cluster.fabric.name, 1.0)
     node = net.nics * cluster.nic_bytes_per_s / 1e9 * efficiency * shapes.share
     gpu = cluster.gpu.link_usable_bytes_per_s / 1e9
-    return Links(gpu, np.where(shapes.nodes == 1, net.gb_s, np.inf), node)
+    return Links(gpu, np.where(shapes.nodes == 1, net.gb_s, np.inf), node, net)
 
 
 def _base(
@@ -154,11 +156,10 @@ def _ring(
     column: dict[str, _Column],
     protocol: int,
     shapes: Shapes,
-    net: Graph,
     links: Links,
     cluster: Cluster,
 ) -> None:
-    per_node = shapes.per_node
+    net, per_node = links.net, shapes.per_node
     inside = links.gpu * np.where(per_node > 1, per_node / np.maximum(per_node - 1, 1), np.inf)
     bus = np.where(shapes.nodes == 1, links.ring, np.minimum(links.node, inside))
     factor = bus_to_algorithm(RING, shapes)
@@ -177,12 +178,11 @@ def _tree(
     column: dict[str, _Column],
     protocol: int,
     shapes: Shapes,
-    net: Graph,
     links: Links,
     cluster: Cluster,
     shared: SharedConstants,
 ) -> None:
-    half = links.gpu / 2
+    net, half = links.net, links.gpu / 2
     outside = np.where(shapes.nodes == 2, links.node, links.node / 2)
     if protocol == SIMPLE:
         outside = np.where(shapes.nodes == 2, outside, outside * shared.tree_share)

@@ -24,7 +24,7 @@ _NEAREST = 5
 _UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
-def cost_command(
+def cost_command(  # noqa: PLR0917 -- its options are the user's
     collective: Annotated[str, typer.Argument(metavar="KIND", help="Such as allreduce.")],
     size: Annotated[str, typer.Argument(metavar="SIZE", help="Largest buffer of a rank: 1GiB.")],
     cluster: _ClusterOption,
@@ -166,8 +166,8 @@ def parse_size(text: str) -> int:
     if number <= 0 or known not in _UNITS or number == float("inf"):
         raise LayoutError(f"no size {text!r}: expected a positive number such as 1GiB, 64K, 25e6")
     if len(unit) == 2 and unit.endswith("b"):
-        return round(number * 1000 ** (_UNITS[known] // 10))
-    return round(number * 2 ** _UNITS[known])
+        return round(number * 1000.0 ** (_UNITS[known] // 10))
+    return round(number * 2.0 ** _UNITS[known])
 
 
 def _operation(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def read_recorded(path: Path, cluster: Cluster) -> Measurements:
     """Execution times, waiting taken off, of every whole collective of known size.
 
+    Alike operations are one row, with the median of their times.
+
     The hosts of the trace set say on how many nodes a group is; where they are not recorded, the
     ranks are taken to fill nodes in order.
 
@@ -46,8 +48,11 @@ def read_recorded(path: Path, cluster: Cluster) -> Measurements:
     rows = np.flatnonzero(whole)
     kinds = [code[int(k)] for k in ops.kind[rows]]
     nodes = [len({node(rank) for rank in groups[g]}) for g in ops.group[rows]]
-    made = Collectives.of(kinds, ops.bytes[rows], size[rows], nodes)
-    return Measurements(made, ops.time_ns[rows] / 1e3, str(path))
+    keys = np.array([kinds, ops.bytes[rows], size[rows], nodes], dtype=np.int64)
+    alike, which = np.unique(keys, axis=1, return_inverse=True)
+    time_us = ops.time_ns[rows] / 1e3
+    middle = [np.median(time_us[which.ravel() == n]) for n in range(alike.shape[1])]
+    return Measurements(Collectives.of(*alike), np.array(middle), str(path))
 
 
 class _Nodes:
