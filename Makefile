@@ -53,10 +53,10 @@ demo: $(VENV)/.core ## replay the bundled sample, ask it a what-if, write out/re
 test: format lint types layers unit ## everything that must be green: format, lint, types, layers, pytest
 
 bench: $(VENV)/.dev ## run every script under benchmarks/; each prints a table
-	@found=0; for script in benchmarks/[!_]*.py; do \
-	    test -e "$$script" || continue; found=1; \
-	    echo; echo "== $$script"; $(BIN)/python "$$script" || exit $$?; \
-	done; test $$found = 1 || { echo "error: no benchmark found" >&2; exit 2; }
+	@failed=; for script in benchmarks/[!_]*.py; do \
+	    printf '\n== %s\n' "$$script"; \
+	    $(BIN)/python "$$script" || failed="$$failed $$script"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 # --- the parts of `make test` -----------------------------------------------
 

@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
 def _nccl_version() -> str:
     import torch
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_initialized():
         return ""
     try:
         return ".".join(str(part) for part in torch.cuda.nccl.version())
@@ -78,7 +78,7 @@ def device() -> tuple[str, int]:
     """Model of the accelerator in use and how many the process sees; ``("", 0)`` without."""
     import torch
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_initialized():  # asking would make a context on a job that uses none
         return "", 0
     return str(torch.cuda.get_device_name()), int(torch.cuda.device_count())
 

@@ -87,4 +87,5 @@ def _backward_pass() -> Callable[[], int]:
 def _device_timer() -> CudaTimer | None:
     import torch
 
-    return CudaTimer(torch.cuda) if torch.cuda.is_available() else None
+    # A job on CPUs must not get a CUDA context from us.
+    return CudaTimer(torch.cuda) if torch.cuda.is_initialized() else None

@@ -15,6 +15,8 @@ from foretrace.collector.spool import Step
 from foretrace.collector.trigger import FileTrigger, SignalTrigger, Watcher
 from foretrace.collector.window import Phase, Window
 
+_JOIN_S = 5.0
+
 
 class GaveUpError(Exception):
     """The recording cannot go on; the training loop does."""
@@ -47,6 +49,7 @@ class Session:
         self._began_ns = 0
         self._opened_ns = 0
         self._signal: SignalTrigger | None = None
+        self._watcher: threading.Thread | None = None
         self._stop_watching = threading.Event()
 
     def listen(self) -> None:
@@ -117,6 +120,8 @@ class Session:
     def detach_trigger(self) -> None:
         """Listen to no trigger any more."""
         self._stop_watching.set()
+        if self._watcher is not None:
+            self._watcher.join(_JOIN_S)
         if self._signal is not None:
             self._signal.remove()
             self._signal = None
@@ -137,12 +142,13 @@ class Session:
             lambda: (self.step, self.times.typical_s),
             self._triggered,
         )
-        threading.Thread(
+        self._watcher = threading.Thread(
             target=self._place.guarded(watcher.run),
             args=(self._stop_watching,),
             name="foretrace-trigger",
             daemon=True,
-        ).start()
+        )
+        self._watcher.start()
 
     def _triggered(self, step: int) -> None:
         self.window.first = step

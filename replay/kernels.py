@@ -112,3 +112,149 @@ def latest_predecessor(
                 allowed[i] = t
                 bound[i] = e
     return allowed, bound
+
+
+@njit(cache=True)
+def is_topological(pred_ptr: I64, pred: I64) -> bool:
+    """Whether every task stands behind all of its predecessors."""
+    for i in range(len(pred_ptr) - 1):
+        for e in range(pred_ptr[i], pred_ptr[i + 1]):
+            if pred[e] >= i:
+                return False
+    return True
+
+
+LANES = 8
+"""Cost vectors that :func:`longest_paths` runs side by side: one cache line of times a task."""
+
+
+@njit(cache=True)
+def longest_paths(
+    dur_ns: I64, pred_ptr: I64, pred: I64, from_start: Bool, delay_ns: I64
+) -> tuple[I64, I64, I64]:
+    """:func:`longest_path` for LANES cost vectors in one pass over the edges.
+
+    Args:
+        dur_ns: shape ``(LANES, n)``.
+        pred_ptr: shape ``(n + 1,)``.
+        pred: shape ``(m,)``.
+        from_start: shape ``(m,)``.
+        delay_ns: shape ``(m,)``.
+
+    Returns:
+        ``(start_ns, end_ns, bound)``, each of shape ``(LANES, n)``.
+    """
+    n = dur_ns.shape[1]
+    times = np.empty((n, 2, LANES), np.int64)
+    start = np.empty((LANES, n), np.int64)
+    end = np.empty((LANES, n), np.int64)
+    bound = np.empty((LANES, n), np.int64)
+    latest = np.empty(LANES, np.int64)
+    edge = np.empty(LANES, np.int64)
+    for i in range(n):
+        first = pred_ptr[i]
+        last = pred_ptr[i + 1]
+        for k in range(LANES):
+            latest[k] = 0
+            edge[k] = first if last > first else -1
+        for e in range(first, last):
+            anchor = times[pred[e], 0 if from_start[e] else 1]
+            delay = delay_ns[e]
+            for k in range(LANES):
+                t = anchor[k] + delay
+                later = t > latest[k]
+                latest[k] = t if later else latest[k]
+                edge[k] = e if later else edge[k]
+        for k in range(LANES):
+            done = latest[k] + dur_ns[k, i]
+            times[i, 0, k] = latest[k]
+            times[i, 1, k] = done
+            start[k, i] = latest[k]
+            end[k, i] = done
+            bound[k, i] = edge[k]
+    return start, end, bound
+
+
+@njit(cache=True)
+def latest_times(
+    dur_ns: I64, pred_ptr: I64, pred: I64, from_start: Bool, delay_ns: I64, deadline_ns: I64
+) -> tuple[I64, I64]:
+    """How late each task may start and end so that none ends behind its deadline.
+
+    Args:
+        dur_ns: shape ``(n,)``, tasks in topological order.
+        pred_ptr: shape ``(n + 1,)``.
+        pred: shape ``(m,)``.
+        from_start: shape ``(m,)``.
+        delay_ns: shape ``(m,)``.
+        deadline_ns: latest end of each task for its own sake, shape ``(n,)``.
+
+    Returns:
+        ``(start_ns, end_ns)``, both of shape ``(n,)``. The end alone tells how much longer a
+        task may take: what counts from its start does not care.
+    """
+    start = np.full(len(dur_ns), np.iinfo(np.int64).max >> 1)
+    end = deadline_ns.copy()
+    for i in range(len(dur_ns) - 1, -1, -1):
+        start[i] = min(start[i], end[i] - dur_ns[i])
+        for e in range(pred_ptr[i], pred_ptr[i + 1]):
+            p = pred[e]
+            t = start[i] - delay_ns[e]
+            if from_start[e]:
+                start[p] = min(start[p], t)
+            else:
+                end[p] = min(end[p], t)
+    return start, end
+
+
+@njit(cache=True)
+def path_range(
+    own: I64, label: I64, pred_ptr: I64, pred: I64, from_start: Bool, width: int
+) -> tuple[I64, I64]:
+    """The most and the least that each class can have on any chain that leads to a task's start.
+
+    Args:
+        own: time of each task, shape ``(n,)``, tasks in topological order.
+        label: class of each task, shape ``(n,)``; those outside ``0 .. width - 1`` do not count.
+        pred_ptr: shape ``(n + 1,)``.
+        pred: sources of the edges that bind, shape ``(m,)``.
+        from_start: edges that leave the source's own time out, shape ``(m,)``.
+        width: number of classes.
+
+    Returns:
+        ``(most, least)``, both of shape ``(n, width)``.
+    """
+    n = len(own)
+    most = np.zeros((n, width), np.int64)
+    least = np.zeros((n, width), np.int64)
+    for i in range(n):
+        for e in range(pred_ptr[i], pred_ptr[i + 1]):
+            p = pred[e]
+            for c in range(width):
+                add = own[p] if label[p] == c and not from_start[e] else 0
+                if e == pred_ptr[i]:
+                    most[i, c] = most[p, c] + add
+                    least[i, c] = least[p, c] + add
+                else:
+                    most[i, c] = max(most[i, c], most[p, c] + add)
+                    least[i, c] = min(least[i, c], least[p, c] + add)
+    return most, least
+
+
+@njit(cache=True)
+def last_ancestor(number: I64, pred_ptr: I64, pred: I64, keep: Bool) -> I64:
+    """The highest number among all tasks that lead to each task, -1 for none, shape ``(n,)``.
+
+    Args:
+        number: number of each task, -1 for tasks without, shape ``(n,)``, topological order.
+        pred_ptr: shape ``(n + 1,)``.
+        pred: shape ``(m,)``.
+        keep: edges that count, shape ``(m,)``.
+    """
+    result = np.full(len(number), -1, np.int64)
+    for i in range(len(number)):
+        for e in range(pred_ptr[i], pred_ptr[i + 1]):
+            if keep[e]:
+                p = pred[e]
+                result[i] = max(result[i], result[p], number[p])
+    return result

@@ -9,6 +9,7 @@ the slowdown of a job that is ideal except for that part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from foretrace.replay.optable.gaps import HeldOut, replay_held_out
 from foretrace.replay.optable.graph import OpGraph, build_graph
 from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import ends_of_many
+from foretrace.traces.errors import GraphError
 
 BLOCK_BYTES = 96 << 20
 """Scenarios are evaluated in blocks whose ends take about this much memory."""
@@ -46,11 +48,12 @@ class Blame:
         measured_ns: last end minus first start of each step.
         actual_ns: length of each step without launch gaps.
         ideal_ns: length of each step of the ideal job.
-        held_out: steps replayed with the gaps of other steps, None where there is one step.
+        held_out: steps replayed with the gaps of other steps, None where that is impossible.
         workers: charges of (dp rank, stage).
         dp_ranks: charges of data-parallel ranks.
         stages: charges of pipeline stages.
         operations: charges of operation types.
+        problems: what is odd about the table, one line each.
     """
 
     step: I64
@@ -62,6 +65,7 @@ class Blame:
     dp_ranks: tuple[Charge, ...]
     stages: tuple[Charge, ...]
     operations: tuple[Charge, ...]
+    problems: tuple[str, ...]
 
     @property
     def slowdown(self) -> float:
@@ -105,13 +109,35 @@ def find_stragglers(table: OpTable) -> Blame:
         Charge(name, _ratio(alone[:, i], ideal), round(float((actual - without[:, i]).mean())))
         for i, name in enumerate(parts.names)
     ]
-    lists = [
+    workers, dp_ranks, stages, operations = (
         tuple(sorted(charges[a:b], key=lambda c: -c.slowdown))
-        for a, b in zip(parts.split[:-1], parts.split[1:], strict=True)
-    ]
+        for a, b in pairwise(parts.split)
+    )
     first = np.flatnonzero(np.append(True, np.diff(table.step) != 0))
     measured = np.maximum.reduceat(table.end_ns, first) - np.minimum.reduceat(table.start_ns, first)
-    return Blame(table.step[first], measured, actual, ideal, replay_held_out(table), *lists)
+    held_out, problem = _held_out(table)
+    problems = (*table.problems, *job.matches.problems, *problem)
+    return Blame(
+        table.step[first],
+        measured,
+        actual,
+        ideal,
+        held_out,
+        workers,
+        dp_ranks,
+        stages,
+        operations,
+        problems,
+    )
+
+
+def _held_out(table: OpTable) -> tuple[HeldOut | None, list[str]]:
+    """The held-out steps, or why there are none."""
+    try:
+        held_out = replay_held_out(table)
+    except GraphError as error:
+        return None, [f"no step error: {error}"]
+    return held_out, [] if held_out else ["no step error: it takes two steps or more"]
 
 
 def ideal_durations(table: OpTable, exec_ns: I64) -> I64:
@@ -128,7 +154,8 @@ def ideal_durations(table: OpTable, exec_ns: I64) -> I64:
     for i, name in enumerate(names):
         of_kind = exec_ns[kind == i]
         typical[i] = np.median(of_kind) if moves[name] else of_kind.mean()
-    return np.rint(typical).astype(np.int64)[kind]
+    ideal: I64 = np.rint(typical).astype(np.int64)[kind]
+    return ideal
 
 
 def split_job(table: OpTable) -> Parts:

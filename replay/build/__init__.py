@@ -176,8 +176,10 @@ def _match_and_align(
         alignment = _clocks(tables, matches)
     moved = {}
     for rank, (events, collectives) in tables.items():
-        # Ends too: a long wait measured by a drifting clock must still end before what follows it.
-        start, end = (alignment.correct(rank, t) for t in (events.start, events.end))
+        # Durations stay as recorded, to the nanosecond; the rules allow for what a clock drifts
+        # during one row.
+        start = alignment.correct(rank, events.start)
+        end = start + (events.end - events.start)
         moved[rank] = (replace(events, start=start, end=end), collectives)
     return moved, matches, alignment
 
@@ -327,9 +329,7 @@ def _add_rank(
     produced, consumed = streamwaits.collective_waits(events, p.collectives, launched, p.call_of)
     recorded = streamwaits.recorded_stream_waits(events, launched, p.call_of)
     for rows in (produced, consumed, recorded):
-        (source, target), contradicted = streamwaits.uncontradicted(
-            events, rows, events.end, events.start
-        )
+        (source, target), contradicted = streamwaits.uncontradicted(events, rows)
         parts.count_dropped("stream wait against the recorded order", contradicted)
         parts.add_edges(device.finish[source], device.begin[target], EdgeKind.EVENT)
     begin, end, step = tasks.mark_begin, tasks.mark_end, p.marks.step

@@ -19,6 +19,9 @@ PAGEABLE_TO_HOST = re.compile(r"DtoH.*Pageable|CopyDeviceToHost")
 BLOCKED_COPY_NS = 100_000
 """A copy call that lasts this long and returns after its copy has ended was blocked."""
 
+MAX_DRIFT = 1e-4
+"""Clocks are taken to run off by no more than this share of a row's duration."""
+
 RETURN_TOLERANCE_NS = 3_000
 """Clock resolution between host and device rows of one rank."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from foretrace.replay.build.calls import is_message
+from foretrace.replay.build.calls import MAX_DRIFT, is_message
 from foretrace.replay.build.columns import KIND, RankEvents
 from foretrace.replay.build.context import Context
 from foretrace.replay.build.host import HostTasks
@@ -151,7 +151,8 @@ def _add_stream_order(
     for earlier in (neighbour, latest):
         target = np.flatnonzero(earlier >= 0)
         source = earlier[target]
-        ended = end[source] <= start[target] + min(tolerance, MAX_TOLERANCE_NS)
+        drift = (MAX_DRIFT * (end[source] - start[source])).astype(np.int64)
+        ended = end[source] <= start[target] + drift + min(tolerance, MAX_TOLERANCE_NS)
         parts.add_edges(finish[source[ended]], begin[target[ended]], EdgeKind.STREAM)
         running = ~ended
         parts.add_edges(begin[source[running]], begin[target[running]], EdgeKind.OVERLAP)

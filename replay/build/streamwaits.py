@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretrace.replay.build.calls import RETURN_TOLERANCE_NS
+from foretrace.replay.build.calls import MAX_DRIFT, RETURN_TOLERANCE_NS
 from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
 from foretrace.replay.build.launches import AFTER, BEFORE, Launches, join_key, near
 from foretrace.replay.build.syncs import Rows, current_stream, recorded_event
@@ -61,12 +61,11 @@ def recorded_stream_waits(events: RankEvents, launched: Launches, call_of: I64) 
     return source, target
 
 
-def uncontradicted(
-    events: RankEvents, rows: Rows, source_end: I64, target_start: I64
-) -> tuple[Rows, int]:
+def uncontradicted(events: RankEvents, rows: Rows) -> tuple[Rows, int]:
     """Pairs that the recorded times allow, and how many they do not."""
     source, target = rows
     real = (source >= 0) & (target >= 0) & (source != target)
     source, target = source[real], target[real]
-    ok = source_end[source] <= target_start[target] + RETURN_TOLERANCE_NS
+    drift = (MAX_DRIFT * (events.end[source] - events.start[source])).astype(np.int64)
+    ok = events.end[source] <= events.start[target] + RETURN_TOLERANCE_NS + drift
     return (source[ok], target[ok]), int((~ok).sum())

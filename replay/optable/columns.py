@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class Numbering:
         join: one task for each collective, then for each inferred meeting.
         end: where each slot ends, shape ``(slots,)``.
         count: number of tasks.
+        matches: which rows belong together.
+        meetings: inferred meetings.
     """
 
     begin: I64
@@ -34,6 +37,8 @@ class Numbering:
     join: I64
     end: I64
     count: int
+    matches: Matches
+    meetings: Meetings
 
     @classmethod
     def of(cls, table: OpTable, matches: Matches, meetings: Meetings) -> Numbering:
@@ -42,10 +47,11 @@ class Numbering:
         met = np.flatnonzero((matches.peer >= 0) | (matches.group >= 0))
         joins = matches.groups + len(meetings.latest_ns)
         bounds = np.cumsum([0, slots, rows, len(met), joins, slots])
-        parts = [np.arange(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        parts = [np.arange(a, b) for a, b in pairwise(bounds.tolist())]
         entry = parts[1].copy()
         entry[met] = parts[2]
-        return cls(parts[0], parts[1], entry, parts[3], parts[4], int(bounds[-1]))
+        begin, row, _, join, end = parts
+        return cls(begin, row, entry, join, end, int(bounds[-1]), matches, meetings)
 
 
 def last_arrival_ns(table: OpTable, matches: Matches) -> I64:
@@ -77,8 +83,6 @@ def exec_ns(table: OpTable, last_ns: I64, matches: Matches) -> I64:
 
 def job_graph(
     table: OpTable,
-    matches: Matches,
-    meetings: Meetings,
     at: Numbering,
     lane: I64,
     levels: Levels,
@@ -88,20 +92,18 @@ def job_graph(
 
     Args:
         table: the table.
-        matches: which rows belong together.
-        meetings: inferred meetings.
         at: task numbers before sorting.
         lane: lane of each row within its worker.
         levels: the sorted order.
         edges: source, target (numbers before sorting) and kind of each edge.
     """
-    rank = _ranks(table)
+    matches, rank = at.matches, _ranks(table)
     last = last_arrival_ns(table, matches)
     collective, collectives, groups = _collectives(table, matches, rank)
     lane_of_row, lanes = _lanes(table, rank, lane)
     head, tail = _slot_bounds(table.slot)
     met = np.flatnonzero(at.entry != at.row)
-    member, joined = _joins(matches, meetings, last)
+    member, joined = _joins(matches, at.meetings, last)
     blocks = (head, np.arange(len(table)), met, member, tail)
     owner = np.concatenate(blocks)[levels.order]
     part = np.repeat(np.arange(5), [len(block) for block in blocks])[levels.order]
@@ -109,7 +111,9 @@ def job_graph(
     starts = (_first_start(table)[head], last, table.start_ns[met], joined, _latest(table)[tail])
     start = np.concatenate(starts)[levels.order]
     end = np.where(is_row, table.end_ns[owner], start)
-    meets = np.isin(part, (1, 2)) | (is_join & (levels.order < len(at.begin) + len(table) + len(met) + matches.groups))
+    meets = np.isin(part, (1, 2)) | (
+        is_join & (levels.order < len(at.begin) + len(table) + len(met) + matches.groups)
+    )
     ptr, pred, edge_kind = _by_target(levels, edges)
     new = levels.number
     return JobGraph(
@@ -131,9 +135,7 @@ def job_graph(
         lanes=lanes,
         collectives=collectives,
         groups=groups,
-        steps=StepMarks(
-            table.step[head].astype(np.int32), rank[head], new[at.begin], new[at.end]
-        ),
+        steps=StepMarks(table.step[head].astype(np.int32), rank[head], new[at.begin], new[at.end]),
     )
 
 
@@ -149,13 +151,11 @@ def _joins(matches: Matches, meetings: Meetings, last_ns: I64) -> tuple[I64, I64
 
 def _first_start(table: OpTable) -> I64:
     """First start of any worker in the step of each row, ns."""
-    first = np.minimum.reduceat(table.start_ns, np.flatnonzero(_changes(table.step)))
+    first: I64 = np.minimum.reduceat(table.start_ns, np.flatnonzero(_changes(table.step)))
     return first[step_index(table)]
 
 
-def _by_target(
-    levels: Levels, edges: tuple[I64, I64, np.ndarray]
-) -> tuple[I64, I64, np.ndarray]:
+def _by_target(levels: Levels, edges: tuple[I64, I64, np.ndarray]) -> tuple[I64, I64, np.ndarray]:
     """Edges in the sorted numbers, CSR by target."""
     source, target, kind = edges
     source, target = levels.number[source], levels.number[target]

@@ -19,6 +19,7 @@ from foretrace.replay.optable.meetings import NONE, Meetings, infer_meetings
 from foretrace.replay.optable.operations import TRANSFERS, Role
 from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import by_level, ranges
+from foretrace.traces.errors import GraphError
 
 Edges = tuple[I64, I64, EdgeKind]
 
@@ -96,8 +97,11 @@ def _assembled(table: OpTable, meetings: Meetings, issued: bool) -> OpGraph:
     source = np.concatenate([e[0] for e in edges])
     target = np.concatenate([e[1] for e in edges])
     kind = np.repeat(np.array([e[2] for e in edges], np.int8), [len(e[0]) for e in edges])
-    levels = by_level(at.count, source, target)
-    graph = job_graph(table, matches, meetings, at, lane, levels, (source, target, kind))
+    try:
+        levels = by_level(at.count, source, target)
+    except GraphError as error:
+        raise GraphError(f"{table.source}: {error}") from error
+    graph = job_graph(table, at, lane, levels, (source, target, kind))
     new = levels.number
     return OpGraph(graph, levels.ptr, table, matches, meetings, new[at.row], new[at.entry])
 
@@ -150,7 +154,9 @@ def _beside_edges(table: OpTable, lane: I64, beside: np.ndarray) -> tuple[I64, I
     tail = rows[(lane == 0) & (rows > finished[table.slot])]
     source = np.concatenate([gathers, _last(part, backwards)[part[reduces]], reduces])
     first_forward, first_tail = _first(part, rows[role == Role.FORWARD]), _first(table.slot, tail)
-    target = np.concatenate([first_forward[part[gathers]], reduces, first_tail[table.slot[reduces]]])
+    target = np.concatenate(
+        [first_forward[part[gathers]], reduces, first_tail[table.slot[reduces]]]
+    )
     keep = (source >= 0) & (target >= 0)
     return source[keep], target[keep]
 

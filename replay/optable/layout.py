@@ -65,8 +65,7 @@ def read_layout(path: Path) -> TableLayout:
     sizes = {field: found[key] for key, field in _KEYS.items() if key in found}
     if not sizes:
         raise LayoutError(
-            f"{path}: states no layout; expected lines such as 'dp_size: 4' "
-            f"({', '.join(_KEYS)})"
+            f"{path}: states no layout; expected lines such as 'dp_size: 4' ({', '.join(_KEYS)})"
         )
     for key, field in _KEYS.items():
         if sizes.get(field, 1) < 1:

@@ -33,6 +33,16 @@ class Matches:
     compute: I64
     unmatched: int
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is odd about the matching, one line each."""
+        if not self.unmatched:
+            return ()
+        return (
+            f"{self.unmatched} transfers lack their other side; "
+            "they take as long as the typical one of their type",
+        )
+
 
 def match(table: OpTable) -> Matches:
     """Match the rows of a table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TIMES = ("start_ts", "duration")
 _PLACE = ("dp_rank", "stage")
 _NEEDED = ("step", "optype", *_TIMES)
-_OPTIONAL = ("rank", "mc")
+_OPTIONAL = ("rank", "mc", "gmc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ def read_table(path: str | Path, meta: str | Path | None = None) -> OpTable:
     table = _load(path)
     _check_columns(path, table, layout)
     columns = {name: _numbers(path, table, name) for name in ("step", *_TIMES)}
-    columns |= {n: _numbers(path, table, n) for n in (*_PLACE, *_OPTIONAL) if n in table.schema.names}
+    columns |= {
+        n: _numbers(path, table, n) for n in (*_PLACE, *_OPTIONAL) if n in table.schema.names
+    }
     op, names = _operation_codes(path, table)
     if not set(_PLACE) <= set(columns):
         columns |= _places(path, columns["rank"], layout)
@@ -149,7 +151,7 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
         )
     kind = pa.float64() if name in _TIMES else pa.int64()
     try:
-        values: np.ndarray = column.cast(kind).to_numpy()
+        values = _values(column.cast(kind))
     except pa.ArrowInvalid as error:
         raise TraceFormatError(
             f"{path}: column {name} must hold {'seconds' if name in _TIMES else 'whole numbers'}, "
@@ -169,20 +171,36 @@ def _operation_codes(path: Path, table: pa.Table) -> tuple[np.ndarray, list[str]
     """Code of each row's operation type, and the types that occur."""
     import pyarrow as pa
 
-    column = table.column("optype").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # older pyarrow: an empty or many-chunk column
-        column = pa.concat_arrays(column.chunks)
+    column = table.column("optype")
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
+    column = _whole(column.unify_dictionaries())
     if column.null_count:
         raise TraceFormatError(f"{path}: column optype has {column.null_count} empty rows")
-    used, code = np.unique(column.indices.to_numpy(), return_inverse=True)
+    used, code = np.unique(_values(column.indices), return_inverse=True)
     names = column.dictionary.to_pylist()
     return code.astype(np.int32), [str(names[i]) for i in used]
 
 
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece; combining several chunks may give chunks again."""
+    import pyarrow as pa
+
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _values(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """The numbers of a column without holes; unlike ``to_numpy`` it does not load pandas."""
+    import pyarrow as pa
+
+    array = _whole(column) if isinstance(column, pa.ChunkedArray) else column
+    numbers = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
+    return numbers[array.offset : array.offset + len(array)]
+
+
 def _places(path: Path, rank: np.ndarray, layout: TableLayout) -> dict[str, np.ndarray]:
-    """dp rank and stage from the global rank: tensor ranks first, then data, then stages."""
+    """Place of each worker from the global rank: tensor ranks first, then data, then stages."""
     inner = max(layout.tp, 1) * max(layout.sp, 1)
     stage = rank // (inner * layout.dp)
     if (rank < 0).any() or (stage >= layout.pp).any():
@@ -194,22 +212,30 @@ def _places(path: Path, rank: np.ndarray, layout: TableLayout) -> dict[str, np.n
 
 
 def _sorted_table(
-    path: Path, columns: dict[str, np.ndarray], op: np.ndarray, names: list[str], layout: TableLayout
+    path: Path,
+    columns: dict[str, np.ndarray],
+    op: np.ndarray,
+    names: list[str],
+    layout: TableLayout,
 ) -> OpTable:
+    layout, problems = _completed(path, layout, columns)
+    kept, incomplete = _complete_steps(columns)
+    problems += incomplete
+    columns = {name: values[kept] for name, values in columns.items()}
+    op = op[kept]
+    dp, stage = columns["dp_rank"], columns["stage"]
     start = np.rint(columns["start_ts"] * 1e9).astype(np.int64)
     end = start + np.rint(columns["duration"] * 1e9).astype(np.int64)
-    dp, stage = columns["dp_rank"], columns["stage"]
     steps, step = np.unique(columns["step"], return_inverse=True)
-    workers = int(stage.max()) + 1
-    place = (step * (int(dp.max()) + 1) + dp) * workers + stage
+    place = (step * layout.dp + dp) * layout.pp + stage
     order = np.lexsort((end, start, place))
-    place = place[order]
-    slot = np.cumsum(np.diff(place, prepend=place[:1]) != 0)
-    unknown = np.full(len(op), -1)
     operations = tuple(operation(name) for name in names)
-    layout, problems = _completed(path, layout, dp, stage, columns.get("mc"))
-    problems += [f"operation {o.name!r} is unknown; taken for work of its worker alone"
-                 for o in operations if not o.known]
+    problems += [
+        f"operation {o.name!r} is unknown; taken for work of its worker alone"
+        for o in operations
+        if not o.known
+    ]
+    unknown = np.full(len(op), -1)
     return OpTable(
         source=str(path),
         step=steps[step[order]],
@@ -217,34 +243,57 @@ def _sorted_table(
         stage=stage[order].astype(np.int32),
         rank=columns.get("rank", unknown)[order].astype(np.int32),
         op=op[order],
-        chunk=columns.get("mc", unknown)[order].astype(np.int32),
+        chunk=_chunks(columns, layout, unknown)[order].astype(np.int32),
         start_ns=start[order],
         end_ns=end[order],
-        slot=slot,
+        slot=np.cumsum(np.diff(place[order], prepend=place[order[:1]]) != 0),
         operations=operations,
         layout=layout,
         problems=tuple(problems),
     )
 
 
-def _completed(
-    path: Path, layout: TableLayout, dp: np.ndarray, stage: np.ndarray, chunk: np.ndarray | None
-) -> tuple[TableLayout, list[str]]:
-    """The layout with its gaps filled from the columns, and where the two differ."""
-    from dataclasses import replace
+def _complete_steps(columns: dict[str, np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """Rows of the steps that hold all workers, and what was left out."""
+    width = int(columns["stage"].max()) + 1
+    worker = columns["dp_rank"] * width + columns["stage"]
+    steps, step = np.unique(columns["step"], return_inverse=True)
+    workers, worker = np.unique(worker, return_inverse=True)
+    seen = np.bincount(step * len(workers) + worker, minlength=len(steps) * len(workers)) > 0
+    count = seen.reshape(len(steps), -1).sum(axis=1)
+    complete = count == count.max()
+    if complete.all():
+        return np.ones(len(step), bool), []
+    left = ", ".join(str(s) for s in steps[~complete][:5])
+    return complete[step], [f"{int((~complete).sum())} steps lack workers and are left out: {left}"]
 
-    seen = {"dp": int(dp.max()) + 1, "pp": int(stage.max()) + 1}
-    seen["vpp"] = max(int(chunk.max()) + 1, 1) if chunk is not None else max(layout.vpp, 1)
-    for name, size in seen.items():
-        stated = getattr(layout, name)
-        if stated and size > stated:
-            raise LayoutError(
-                f"{path}: holds {name} {size}, the layout states {stated}; correct the layout"
-            )
+
+def _chunks(columns: dict[str, np.ndarray], layout: TableLayout, unknown: np.ndarray) -> np.ndarray:
+    """Model chunk of each row within its stage: stated, or from its number in the model."""
+    if "mc" in columns:
+        return columns["mc"]
+    if "gmc" in columns:
+        return np.where(columns["gmc"] < 0, -1, columns["gmc"] // layout.pp)
+    return unknown
+
+
+def _completed(
+    path: Path, layout: TableLayout, columns: dict[str, np.ndarray]
+) -> tuple[TableLayout, list[str]]:
+    """The layout with its gaps filled from the columns, and what was not recorded."""
     problems = []
-    for what, values in (("dp", dp), ("pp", stage)):
-        size, found = getattr(layout, what) or seen[what], len(np.unique(values))
+    seen = {}
+    for name, column in (("dp", "dp_rank"), ("pp", "stage")):
+        values = columns[column]
+        seen[name] = int(values.max()) + 1
+        stated = getattr(layout, name)
+        if stated and seen[name] > stated:
+            raise LayoutError(
+                f"{path}: column {column} goes up to {seen[name] - 1}, but the layout states "
+                f"{name}_size {stated}; correct the layout"
+            )
+        size, found = stated or seen[name], len(np.unique(values))
         if found < size:
-            problems.append(f"{found} of {what} {size} recorded; the others are left out")
+            problems.append(f"{found} of {size} {name} ranks recorded; the others are left out")
     missing = {name: size for name, size in seen.items() if not getattr(layout, name)}
     return replace(layout, **missing), problems

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from tests.collector.tables import call, recording
 
 from foretrace.collector.channel import Channel
 from foretrace.collector.cudatimer import CudaTimer
-from foretrace.collector.environment import own_rank, settings
+from foretrace.collector.environment import own_rank, settings, topology
 from foretrace.collector.layout import layout_of
 from foretrace.collector.overhead import HookCosts, StepTimes, in_words, summary, typical
 from foretrace.collector.place import Place, make_room
@@ -52,6 +54,65 @@ def test_rank_without_a_process_group_comes_from_the_launcher() -> None:
     assert own_rank({}) == (0, 1, "")
     assert own_rank({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8, "")
     assert own_rank({"RANK": "three"}) == (0, 1, "")
+
+
+class FakeNvml(ModuleType):
+    """Two GPUs, the second of which answers little."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM = 1
+    NVML_NVLINK_MAX_LINKS = 4
+    held = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.held += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.held -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes | str:  # noqa: N802
+        return b"H200" if handle == 0 else "H200"
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:  # noqa: N802
+        if handle:
+            raise self.NVMLError
+        return 16
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:  # noqa: N802
+        if handle:
+            raise self.NVMLError
+        return int(link != 1)
+
+    def nvmlDeviceGetNvLinkVersion(self, _handle: int, _link: int) -> int:  # noqa: N802
+        return 4
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, _handle: int, link: int) -> Any:  # noqa: N802
+        return SimpleNamespace(busId=b"00:05" if link else b"00:04")
+
+
+def test_topology_holds_what_each_gpu_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml("pynvml")
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert topology() == {
+        "gpu.0.name": "H200",
+        "gpu.0.pcie_width": "16",
+        "gpu.0.nvlink": "version 4: 1 to 00:04, 2 to 00:05",
+        "gpu.1.name": "H200",
+    }
+    assert nvml.held == 0
+
+
+def test_no_binding_no_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert topology() == {}
 
 
 def test_layout_from_mesh_and_from_megatron_names() -> None:

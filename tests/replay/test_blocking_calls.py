@@ -159,6 +159,20 @@ def test_copies_that_follow_each_other_at_once(tmp_path: Path) -> None:
     assert ends == [WORK + 33, WORK + 56]
 
 
+def test_a_short_pageable_copy_blocks_too(tmp_path: Path) -> None:
+    # 23 us: nothing but the kind of the copy tells that the call waits for it.
+    r = recording()
+    r.mark(1, 0, 800)
+    copy(r, "DtoH (Device -> Pageable)", WORK, 20 + COST, WORK)
+    copy(r, "HtoD (Pinned -> Device)", WORK + 100, 20 + COST, WORK + 100)
+    j = job(tmp_path, r)
+    sync = j.task(SYNC, "cudaMemcpyAsync")
+    assert [j.graph.names[j.graph.name[t]] for t in j.before(sync, EdgeKind.SYNC)] == [
+        "Memcpy DtoH (Device -> Pageable)"
+    ]
+    assert j.dur_us(sync) == COST
+
+
 @pytest.mark.parametrize("name", ["cudaMemcpy", "hipMemcpyWithStream"])
 def test_synchronous_copies_block(tmp_path: Path, name: str) -> None:
     r = recording()

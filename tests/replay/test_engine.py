@@ -139,6 +139,12 @@ def test_a_chain_by_hand() -> None:
     assert replay(graph, np.array([10, 500, 100, 3])).start_ns.tolist() == [0, 10, 14, 510]
 
 
+def test_of_equal_predecessors_the_first_decides() -> None:
+    ties = [(0, 3, EdgeKind.STREAM, 5), (1, 3, EdgeKind.EVENT, 5), (2, 3, EdgeKind.EVENT, 5)]
+    assert replay(graph_of([4, 5, 5, 1], ties)).bound.tolist() == [-1, -1, -1, 1]
+    assert replay(graph_of([5, 5, 5, 1], ties)).bound.tolist() == [-1, -1, -1, 0]
+
+
 def test_no_tasks() -> None:
     timeline = replay(graph_of([], []))
     assert len(timeline.start_ns) == len(timeline.bound) == 0

@@ -51,6 +51,9 @@ _LL128_CHUNK_BYTES = 65536.0  # order of 8 lines of 120 bytes for each of 640 th
 _CHANNEL_BYTES = 32768.0  # traffic below which NCCL opens no further channel (enqueue.cc l.585)
 _NVLS_CHUNK_BYTES = 1 << 17
 _NVLS_OVERHEAD = 3072.0  # bytes that a chunk's synchronisation costs
+# GB/s that one channel moves inside a node: usable NVLink over the 16 channels of a group that
+# spans nodes (src/graph/search.cc and connect.cc for one NIC a GPU).
+_CHANNEL_GB_S = {"volta": 7.5, "ampere": 15.0, "hopper": 23.2, "blackwell": 45.1}
 _ONE_NODE_TREE = 0.46  # NCCL: 0.92 of the graph, half of it each way
 
 
@@ -189,10 +192,9 @@ def _tree(
     rate = np.where(shapes.nodes == 1, _ONE_NODE_TREE * links.gpu, np.minimum(outside, half))
     deep = 2 * np.log2(shapes.nodes)
     if protocol == SIMPLE:
-        slow = np.where(shapes.nodes == 1, links.gpu, links.node)
-        column["fill"][:] = (
-            net.channels / 1e3 * (deep / slow + 2 * (shapes.per_node - 1) / links.gpu)
-        )
+        channel = min(_CHANNEL_GB_S.get(cluster.gpu.generation, 20.0), links.gpu)
+        over = np.where(shapes.nodes == 1, 0.0, deep * net.channels / links.node)
+        column["fill"][:] = (over + 2 * (shapes.per_node - 1) / channel) / 1e3
         column["fill_parts"][:] = net.channels
         column["fill_unit"][:] = _CHANNEL_BYTES
         column["fill_cap"][:] = _TREE_CHUNK_BYTES

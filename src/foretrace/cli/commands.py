@@ -31,6 +31,10 @@ COMMANDS = {
         "foretrace.cli.analysis:analyze_command",
         "Say where each rank's step time goes.",
     ),
+    "stragglers": Entry(
+        "foretrace.cli.stragglers:stragglers_command",
+        "Say what slow workers cost, from a table of operations.",
+    ),
     "report": Entry(
         "foretrace.cli.analysis:report_command",
         "Write a self-contained HTML report of a trace set.",
