@@ -24,14 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from foretrace.replay.cluster import load_cluster
-from foretrace.replay.costs.collectives.cost import Collectives, collective_costs
-from foretrace.replay.costs.collectives.fit import (
-    FEWEST_ROWS,
-    fit_machine,
-    fit_scope,
-    fitted_costs,
-    take,
-)
+from foretrace.replay.costs.collectives.cost import Collectives, collective_costs, take
+from foretrace.replay.costs.collectives.fit import FEWEST_ROWS, fit_machine, fit_scope, fitted_costs
 from foretrace.replay.costs.collectives.nccl_constants import CANDIDATES, LL, LL128, TREE
 from foretrace.replay.costs.collectives.shared import DATASHEET, DEFAULT, SharedConstants
 from foretrace.traces.errors import LayoutError

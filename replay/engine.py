@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, Timeline
-from foretrace.replay.kernels import longest_path, topological_order
+from foretrace.replay.kernels import (
+    LANES,
+    is_topological,
+    longest_path,
+    longest_paths,
+    topological_order,
+)
 from foretrace.traces.errors import GraphError
 
 START_EDGES = (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
 """Edges that count from the predecessor's start: a kernel may start before its launch returns,
 and before a kernel it overlaps has ended."""
 
+_FROM_START = np.isin(np.arange(len(EdgeKind)), START_EDGES)
 
-def counts_from_start(graph: JobGraph) -> np.ndarray:
+
+def counts_from_start(graph: JobGraph) -> NDArray[np.bool_]:
     """Which edges count from their predecessor's start, shape ``(m,)``, bool."""
-    return np.isin(graph.edge_kind, START_EDGES)
+    from_start: NDArray[np.bool_] = _FROM_START[graph.edge_kind]
+    return from_start
 
 
 def is_sorted(graph: JobGraph) -> bool:
     """Whether every task stands behind all of its predecessors."""
-    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    return bool((graph.pred < target).all())
+    return bool(is_topological(graph.pred_ptr, graph.pred))
 
 
 def replay(graph: JobGraph, dur_ns: I64 | None = None, label: str = "replayed") -> Timeline:
@@ -40,8 +51,7 @@ def replay(graph: JobGraph, dur_ns: I64 | None = None, label: str = "replayed") 
     Raises:
         GraphError: tasks are not sorted (see :func:`sort_tasks`).
     """
-    if not is_sorted(graph):
-        raise GraphError("the job graph's tasks are not in topological order; use sort_tasks first")
+    _check_sorted(graph)
     durations = graph.dur_ns if dur_ns is None else np.ascontiguousarray(dur_ns, dtype=np.int64)
     start, bound = longest_path(
         durations, graph.pred_ptr, graph.pred, counts_from_start(graph), graph.edge_delay_ns
@@ -55,8 +65,45 @@ def replay_all(graph: JobGraph, scenarios: Mapping[str, I64]) -> dict[str, Timel
     Args:
         graph: the job graph.
         scenarios: name -> durations, shape ``(n,)``, ns.
+
+    Raises:
+        GraphError: tasks are not sorted (see :func:`sort_tasks`).
     """
-    return {name: replay(graph, dur, name) for name, dur in scenarios.items()}
+    return {timeline.label: timeline for timeline in replay_each(graph, scenarios.items())}
+
+
+def replay_each(graph: JobGraph, scenarios: Iterable[tuple[str, I64]]) -> Iterator[Timeline]:
+    """Like :func:`replay_all`, a few cost vectors at a time, so that timelines can be dropped.
+
+    Args:
+        graph: the job graph.
+        scenarios: names and durations, shape ``(n,)``, ns.
+
+    Raises:
+        GraphError: tasks are not sorted (see :func:`sort_tasks`).
+    """
+    _check_sorted(graph)
+    n = len(graph)
+    from_start, times = counts_from_start(graph), None
+    remaining = iter(scenarios)
+    while batch := list(islice(remaining, LANES)):
+        if len(batch) == 1:
+            yield replay(graph, batch[0][1], batch[0][0])
+            continue
+        times = np.empty((n, 2, LANES), np.int64) if times is None else times
+        durations = np.empty((LANES, n), np.int64)
+        durations[: len(batch)] = [dur for _, dur in batch]
+        durations[len(batch) :] = 0
+        start, end, bound = (np.empty((LANES, n), np.int64) for _ in range(3))
+        edges = (graph.pred_ptr, graph.pred, from_start, graph.edge_delay_ns)
+        longest_paths(durations, *edges, (times, start, end, bound))
+        for k, (name, _) in enumerate(batch):
+            yield Timeline(graph, start[k], end[k], bound[k], name)
+
+
+def _check_sorted(graph: JobGraph) -> None:
+    if not is_sorted(graph):
+        raise GraphError("the job graph's tasks are not in topological order; use sort_tasks first")
 
 
 def sort_tasks(graph: JobGraph) -> JobGraph:
@@ -73,8 +120,6 @@ def sort_tasks(graph: JobGraph) -> JobGraph:
 
 def permuted(graph: JobGraph, order: I64) -> JobGraph:
     """The graph with task ``order[k]`` renumbered to ``k``."""
-    from dataclasses import replace
-
     new = np.empty(len(order), np.int64)
     new[order] = np.arange(len(order))
     counts = np.diff(graph.pred_ptr)[order]

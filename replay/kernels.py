@@ -73,21 +73,23 @@ def longest_path(
         first one on ties, -1 where nothing did.
     """
     n = len(dur_ns)
-    start = np.zeros(n, np.int64)
-    bound = np.full(n, -1, np.int64)
+    start = np.empty(n, np.int64)
+    bound = np.empty(n, np.int64)
+    first = pred_ptr[0]
     for i in range(n):
+        last = pred_ptr[i + 1]
         latest = 0
-        edge = -1
-        for e in range(pred_ptr[i], pred_ptr[i + 1]):
+        edge = first if last > first else -1
+        for e in range(first, last):
+            # Selections and no branches: which edge decides is anybody's guess.
             p = pred[e]
-            t = start[p] + delay_ns[e]
-            if not from_start[e]:
-                t += dur_ns[p]
-            if t > latest or edge < 0:
-                latest = max(t, latest)
-                edge = e
+            t = start[p] + delay_ns[e] + (0 if from_start[e] else dur_ns[p])
+            later = t > latest
+            latest = t if later else latest
+            edge = e if later else edge
         start[i] = latest
         bound[i] = edge
+        first = last
     return start, bound
 
 
@@ -130,8 +132,13 @@ LANES = 8
 
 @njit(cache=True)
 def longest_paths(
-    dur_ns: I64, pred_ptr: I64, pred: I64, from_start: Bool, delay_ns: I64
-) -> tuple[I64, I64, I64]:
+    dur_ns: I64,
+    pred_ptr: I64,
+    pred: I64,
+    from_start: Bool,
+    delay_ns: I64,
+    out: tuple[I64, I64, I64, I64],
+) -> None:
     """:func:`longest_path` for LANES cost vectors in one pass over the edges.
 
     Args:
@@ -140,19 +147,15 @@ def longest_paths(
         pred: shape ``(m,)``.
         from_start: shape ``(m,)``.
         delay_ns: shape ``(m,)``.
-
-    Returns:
-        ``(start_ns, end_ns, bound)``, each of shape ``(LANES, n)``.
+        out: scratch of shape ``(n, 2, LANES)``, then start_ns, end_ns and bound, each of shape
+            ``(LANES, n)``, to be filled. The caller allocates them: large arrays of numpy's
+            get large pages, those made in here do not.
     """
-    n = dur_ns.shape[1]
-    times = np.empty((n, 2, LANES), np.int64)
-    start = np.empty((LANES, n), np.int64)
-    end = np.empty((LANES, n), np.int64)
-    bound = np.empty((LANES, n), np.int64)
+    times, start, end, bound = out
     latest = np.empty(LANES, np.int64)
     edge = np.empty(LANES, np.int64)
-    for i in range(n):
-        first = pred_ptr[i]
+    first = pred_ptr[0]
+    for i in range(dur_ns.shape[1]):
         last = pred_ptr[i + 1]
         for k in range(LANES):
             latest[k] = 0
@@ -172,7 +175,7 @@ def longest_paths(
             start[k, i] = latest[k]
             end[k, i] = done
             bound[k, i] = edge[k]
-    return start, end, bound
+        first = last
 
 
 @njit(cache=True)

@@ -18,6 +18,7 @@ from foretrace.replay.cluster import Cluster
 from foretrace.traces.errors import LayoutError
 
 _BRACKETS = re.compile(r"^(.*?)\[([^\]]+)\](.*)$")
+_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _KEY = re.compile(r"(\w+)=(\S+)")
 _MOST_HOSTS = 1_000_000
 
@@ -130,7 +131,7 @@ def host_names(text: str) -> list[str]:
         LayoutError: brackets or ranges that cannot be read.
     """
     out: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?[^,\[]*", text):
+    for part in _OUTER_COMMA.split(text):
         out += _expand(part.strip())
     return out
 

@@ -15,8 +15,10 @@ after a change, because kernel names are full of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from foretrace.replay.graph import JobGraph
 from foretrace.traces.errors import ScenarioError
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
@@ -50,6 +52,9 @@ KEYS = {
 
 PATTERN_KEYS = ("name", "kernel", "op")
 NUMBER_KEYS = ("group", "rank", "stream", "step")
+
+Transform = Callable[[JobGraph], JobGraph]
+"""A change of a whole job graph (see ``replay.transforms``); pure."""
 
 _UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _NUMBER = r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)"
@@ -107,15 +112,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One what-if: rules applied in order.
+    """One what-if: rules applied in order, then transforms in order.
 
     Attributes:
-        name: the text as typed.
-        rules: at least one.
+        name: the text as typed, or the name that a scenario file gives.
+        rules: changes of durations by selector.
+        transforms: changes of the graph.
     """
 
     name: str
     rules: tuple[Rule, ...]
+    transforms: tuple[Transform, ...] = ()
 
 
 def parse(text: str) -> Scenario:
@@ -133,6 +140,33 @@ def parse(text: str) -> Scenario:
     if not rules:
         raise ScenarioError(f"what-if {text!r} is empty; write SELECTOR=CHANGE, such as comm=x0.5")
     return Scenario(text.strip(), rules)
+
+
+def parse_selector(text: str) -> Rule:
+    """Read a selector alone; the rule changes nothing.
+
+    Args:
+        text: such as ``kernel:*gemm*,rank:3``.
+
+    Raises:
+        ScenarioError: the text cannot be understood.
+    """
+    if not text.strip():
+        raise ScenarioError("a selector is empty; write one such as comm or kernel:*gemm*,rank:3")
+    terms = tuple(_term(part.strip(), text) for part in _split_terms(text))
+    return Rule(terms, Change(1.0, 0.0), text)
+
+
+def parse_time_ns(text: str, where: str) -> float:
+    """A time with its unit, such as ``40us`` or ``-1.5ms``, in ns.
+
+    Raises:
+        ScenarioError: no number with a unit.
+    """
+    match = _TIME.match(text.strip())
+    if match and (match[3] or float(match[2]) == 0):
+        return float(match[1] + match[2]) * _UNIT_NS.get(match[3], 0.0)
+    raise ScenarioError(f"{where}: expected a time such as 40us or 1.5ms, found {text!r}")
 
 
 def parse_numbers(text: str, where: str) -> frozenset[int]:

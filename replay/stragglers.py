@@ -8,8 +8,9 @@ the slowdown of a job that is ideal except for that part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -24,17 +25,20 @@ BLOCK_BYTES = 96 << 20
 """Scenarios are evaluated in blocks whose ends take about this much memory."""
 
 
+Part = TypeVar("Part", tuple[int, int], int, str)
+
+
 @dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Generic[Part]):
     """What one part of the job is charged with.
 
     Attributes:
-        part: the part: ``(dp, stage)`` of a worker, dp rank, stage, or operation type.
+        part: ``(dp, stage)`` of a worker, the number of a dp rank or stage, an operation type.
         slowdown: length of a job that is ideal but for this part, against the ideal job.
         saved_ns: how much shorter a step gets when only this part becomes ideal, ns.
     """
 
-    part: tuple[int, int] | int | str
+    part: Part
     slowdown: float
     saved_ns: int
 
@@ -61,31 +65,43 @@ class Blame:
     actual_ns: I64
     ideal_ns: I64
     held_out: HeldOut | None
-    workers: tuple[Charge, ...]
-    dp_ranks: tuple[Charge, ...]
-    stages: tuple[Charge, ...]
-    operations: tuple[Charge, ...]
+    workers: tuple[Charge[tuple[int, int]], ...]
+    dp_ranks: tuple[Charge[int], ...]
+    stages: tuple[Charge[int], ...]
+    operations: tuple[Charge[str], ...]
     problems: tuple[str, ...]
 
     @property
     def slowdown(self) -> float:
         """Length of the job without launch gaps against its ideal."""
-        return _ratio(self.actual_ns, self.ideal_ns)
+        return float(_ratio(self.actual_ns, self.ideal_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Into which parts the rows of a table fall.
+    """Into which parts the rows of a table fall, numbered through in the order of the fields.
 
     Attributes:
-        part: part of each row in each way of splitting, numbered through, shape ``(4, rows)``.
-        names: what each part is.
-        split: first part of each way of splitting, shape ``(5,)``.
+        of_row: part of each row as worker, dp rank, stage and operation, shape ``(4, rows)``.
+        workers: (dp rank, stage) of each worker.
+        dp_ranks: data-parallel ranks.
+        stages: pipeline stages.
+        operations: operation types.
     """
 
-    part: I64
-    names: tuple[tuple[int, int] | int | str, ...]
-    split: tuple[int, ...]
+    of_row: I64
+    workers: list[tuple[int, int]]
+    dp_ranks: list[int]
+    stages: list[int]
+    operations: list[str]
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """How many workers, dp ranks, stages and operations there are."""
+        return len(self.workers), len(self.dp_ranks), len(self.stages), len(self.operations)
 
 
 def find_stragglers(table: OpTable) -> Blame:
@@ -102,39 +118,37 @@ def find_stragglers(table: OpTable) -> Blame:
     ideal_ns = ideal_durations(table, exec_ns)
     parts = split_job(table)
     lengths = _scenario_lengths(job, exec_ns, ideal_ns, parts)
-    count = len(parts.names)
     actual, ideal = lengths[:, 0], lengths[:, 1]
-    alone, without = lengths[:, 2 : 2 + count], lengths[:, 2 + count :]
-    charges = [
-        Charge(name, _ratio(alone[:, i], ideal), round(float((actual - without[:, i]).mean())))
-        for i, name in enumerate(parts.names)
-    ]
-    workers, dp_ranks, stages, operations = (
-        tuple(sorted(charges[a:b], key=lambda c: -c.slowdown))
-        for a, b in pairwise(parts.split)
-    )
+    alone, without = np.split(lengths[:, 2:], 2, axis=1)
+    slowdown = np.split(_ratio(alone, ideal), np.cumsum(parts.sizes)[:-1])
+    saved = np.split((actual[:, None] - without).mean(axis=0), np.cumsum(parts.sizes)[:-1])
     first = np.flatnonzero(np.append(True, np.diff(table.step) != 0))
     measured = np.maximum.reduceat(table.end_ns, first) - np.minimum.reduceat(table.start_ns, first)
-    held_out, problem = _held_out(table)
-    problems = (*table.problems, *job.matches.problems, *problem)
+    held_out, problem = _held_out(job)
     return Blame(
-        table.step[first],
-        measured,
-        actual,
-        ideal,
-        held_out,
-        workers,
-        dp_ranks,
-        stages,
-        operations,
-        problems,
+        step=table.step[first],
+        measured_ns=measured,
+        actual_ns=actual,
+        ideal_ns=ideal,
+        held_out=held_out,
+        workers=_charges(parts.workers, slowdown[0], saved[0]),
+        dp_ranks=_charges(parts.dp_ranks, slowdown[1], saved[1]),
+        stages=_charges(parts.stages, slowdown[2], saved[2]),
+        operations=_charges(parts.operations, slowdown[3], saved[3]),
+        problems=(*table.problems, *job.matches.problems, *problem),
     )
 
 
-def _held_out(table: OpTable) -> tuple[HeldOut | None, list[str]]:
+def _charges(parts: Sequence[Part], slowdown: F64, saved_ns: F64) -> tuple[Charge[Part], ...]:
+    """One charge for each part, worst first."""
+    order = np.lexsort((-saved_ns, -slowdown))
+    return tuple(Charge(parts[i], float(slowdown[i]), round(float(saved_ns[i]))) for i in order)
+
+
+def _held_out(job: OpGraph) -> tuple[HeldOut | None, list[str]]:
     """The held-out steps, or why there are none."""
     try:
-        held_out = replay_held_out(table)
+        held_out = replay_held_out(job.table, job.matches)
     except GraphError as error:
         return None, [f"no step error: {error}"]
     return held_out, [] if held_out else ["no step error: it takes two steps or more"]
@@ -163,15 +177,18 @@ def split_job(table: OpTable) -> Parts:
     reported = sorted({o.reported for o in table.operations})
     kind = np.array([reported.index(o.reported) for o in table.operations])[table.op]
     width = table.layout.pp
-    parts, names, split = [], [], [0]
-    for key in (table.dp.astype(np.int64) * width + table.stage, table.dp, table.stage, kind):
-        found, part = np.unique(key, return_inverse=True)
-        parts.append(part + split[-1])
-        split.append(split[-1] + len(found))
-        names.append(found.tolist())
-    workers = [divmod(worker, width) for worker in names[0]]
-    operations = [reported[i] for i in names[3]]
-    return Parts(np.stack(parts), (*workers, *names[1], *names[2], *operations), tuple(split))
+    worker, of_worker = np.unique(table.dp * np.int64(width) + table.stage, return_inverse=True)
+    dp, of_dp = np.unique(table.dp, return_inverse=True)
+    stage, of_stage = np.unique(table.stage, return_inverse=True)
+    sizes = [len(worker), len(dp), len(stage)]
+    offset = np.cumsum([0, *sizes])[:, None]
+    return Parts(
+        of_row=np.stack([of_worker, of_dp, of_stage, kind]) + offset,
+        workers=[divmod(number, width) for number in worker.tolist()],
+        dp_ranks=dp.tolist(),
+        stages=stage.tolist(),
+        operations=reported,
+    )
 
 
 def _scenario_lengths(job: OpGraph, exec_ns: I64, ideal_ns: I64, parts: Parts) -> I64:
@@ -179,8 +196,8 @@ def _scenario_lengths(job: OpGraph, exec_ns: I64, ideal_ns: I64, parts: Parts) -
 
     Scenarios: as it was; ideal; ideal but for one part; as it was but for one ideal part.
     """
-    classes, of_row = _classes(parts.part)
-    inside = np.zeros((classes.shape[1], len(parts.names)), bool)
+    classes, of_row = _classes(parts.of_row)
+    inside = np.zeros((classes.shape[1], len(parts)), bool)
     np.put_along_axis(inside, classes.T, True, axis=1)
     everything = np.ones((len(inside), 1), bool)
     real = np.concatenate([everything, ~everything, inside, ~inside], axis=1)
@@ -223,6 +240,8 @@ def _step_lengths(job: OpGraph, end_ns: I64) -> I64:
     return lengths
 
 
-def _ratio(length_ns: I64, ideal_ns: I64) -> float:
-    whole: F64 = ideal_ns.mean()
-    return float(length_ns.mean() / whole) if whole else 1.0
+def _ratio(length_ns: I64, ideal_ns: I64) -> F64:
+    """Mean length over the steps (first axis) against the mean ideal length; 1 for no length."""
+    whole = float(ideal_ns.mean())
+    ratio: F64 = length_ns.mean(axis=0) / whole if whole else np.ones(length_ns.shape[1:])
+    return ratio

@@ -1,47 +1,24 @@
-"""What-ifs on a job graph: which tasks a scenario means, and their new durations.
+"""What-ifs on a job graph: the job under each scenario, replayed.
 
-Only durations change; the dependencies, and so the waiting, are worked out anew by the
-replay. Names are matched once per distinct name, never per task.
+Scenarios that only change durations share one pass over the graph, several at a time; waiting
+is worked out anew by the replay and never scaled.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foretrace.replay.engine import replay
-from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
-from foretrace.replay.scenario import PATTERN_KEYS, Change, Rule, Scenario, Term
+from foretrace.replay.engine import replay, replay_each
+from foretrace.replay.graph import I64, JobGraph, Timeline
+from foretrace.replay.scenario import Change, Scenario
+from foretrace.replay.selection import KIND_TASKS, Mask, select
 from foretrace.replay.timeline import step_windows
-from foretrace.traces.errors import ScenarioError
-from foretrace.traces.schema import COLLECTIVE_KINDS
 
-Mask = NDArray[np.bool_]
-
-KIND_TASKS = {
-    "compute": (TaskKind.KERNEL,),
-    "comm": (TaskKind.COMM,),
-    "copy": (TaskKind.MEMCPY, TaskKind.MEMSET),
-    "host": (TaskKind.HOST, TaskKind.CALL, TaskKind.SYNC),
-    "launch": (TaskKind.CALL,),
-    "sync": (TaskKind.SYNC,),
-    "stall": (TaskKind.STALL,),
-    "skew": (TaskKind.SKEW,),
-    "kernel": (TaskKind.KERNEL,),
-    "memcpy": (TaskKind.MEMCPY,),
-    "memset": (TaskKind.MEMSET,),
-}
-"""The tasks that each value of ``kind:`` stands for."""
-
-_HOST = (TaskKind.HOST, TaskKind.CALL, TaskKind.SYNC, TaskKind.STALL)
-_DEVICE = (TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET, TaskKind.COMM)
-_NAMED = {"name": (*_HOST, *_DEVICE), "kernel": _DEVICE, "op": _HOST}
-_SHOWN = 6  # names or numbers listed in an error
-_WIDTH = 60  # characters of a name shown in an error
+__all__ = ["KIND_TASKS", "Outcome", "apply", "changed", "evaluate", "outcomes", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +28,8 @@ class Outcome:
     Attributes:
         scenario: what was asked.
         timeline: the replay under the scenario.
-        tasks: how many tasks its rules mean.
+        tasks: how many tasks its rules mean; with transforms, how many change their duration
+            or, where the dependencies change, all.
         before_ns: their durations' sum as recorded, over all ranks, ns.
         after_ns: the same under the scenario.
         step_ns: length of each step, shape ``(steps,)``.
@@ -65,197 +43,115 @@ class Outcome:
     step_ns: I64
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A scenario and the job under it."""
+
+    scenario: Scenario
+    graph: JobGraph
+    meant: Mask | None
+
+
 def evaluate(graph: JobGraph, scenarios: Sequence[Scenario]) -> list[Outcome]:
     """Replay one graph under each scenario; they do not add up, each stands alone.
 
     Raises:
         ScenarioError: a rule matches no task; raised before anything is replayed.
     """
-    return [_outcome(graph, s, *cost) for s, cost in [(s, _cost(graph, s)) for s in scenarios]]
+    return list(outcomes(graph, scenarios))
 
 
-def _outcome(graph: JobGraph, scenario: Scenario, dur_ns: I64, mask: Mask) -> Outcome:
-    timeline = replay(graph, dur_ns, scenario.name)
-    return Outcome(
-        scenario,
-        timeline,
-        tasks=int(mask.sum()),
-        before_ns=int(graph.dur_ns[mask].sum()),
-        after_ns=int(dur_ns[mask].sum()),
-        step_ns=step_windows(timeline).dur_ns,
-    )
+def outcomes(graph: JobGraph, scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    """Like :func:`evaluate`, one after the other, so that timelines can be dropped.
+
+    Raises:
+        ScenarioError: as the first outcome is asked for.
+    """
+    cases = [_case(graph, s) for s in scenarios]
+    for same, several in groupby(cases, key=lambda case: same_dependencies(case.graph, graph)):
+        if same:
+            yield from _at_once(graph, list(several))
+        else:
+            for case in several:
+                timeline = replay(case.graph, label=case.scenario.name)
+                yield _outcome(graph, case, timeline)
+
+
+def changed(graph: JobGraph, scenario: Scenario) -> JobGraph:
+    """The job under ``scenario``: its rules, then its transforms, in order.
+
+    Raises:
+        ScenarioError: a rule matches no task, or the trace lacks what a transform needs.
+    """
+    return _case(graph, scenario).graph
 
 
 def apply(graph: JobGraph, scenario: Scenario) -> I64:
     """Durations under ``scenario``.
 
     Returns:
-        ns, shape ``(n,)``, a new array; give it to ``replay(graph, dur_ns=...)``.
+        ns, shape ``(n,)``, a new array; give it to ``replay(graph, dur_ns=...)``. Where a
+        transform changes dependencies, they are those of the tasks of :func:`changed`.
 
     Raises:
         ScenarioError: a rule matches no task; says what there is.
     """
-    return _cost(graph, scenario)[0]
+    dur_ns: I64 = changed(graph, scenario).dur_ns.copy()
+    return dur_ns
 
 
-def _cost(graph: JobGraph, scenario: Scenario) -> tuple[I64, Mask]:
-    """Durations under the scenario, and the tasks that any of its rules means."""
+def same_dependencies(one: JobGraph, other: JobGraph) -> bool:
+    """Whether two graphs share their edges, so that only durations differ."""
+    return (
+        one.pred is other.pred
+        and one.pred_ptr is other.pred_ptr
+        and one.edge_delay_ns is other.edge_delay_ns
+        and one.edge_kind is other.edge_kind
+    )
+
+
+def _at_once(graph: JobGraph, cases: list[_Case]) -> Iterator[Outcome]:
+    runs = replay_each(graph, ((c.scenario.name, c.graph.dur_ns) for c in cases))
+    for case, timeline in zip(cases, runs, strict=True):
+        yield _outcome(graph, case, timeline)
+
+
+def _case(graph: JobGraph, scenario: Scenario) -> _Case:
+    """The job under the scenario, and the tasks that any of its rules means."""
     dur_ns = graph.dur_ns.copy()
     meant = np.zeros(len(graph), dtype=bool)
     for rule in scenario.rules:
         mask = select(graph, rule)
-        dur_ns[mask] = _changed(dur_ns[mask], rule.change)
+        dur_ns[mask] = new_durations(dur_ns[mask], rule.change)
         meant |= mask
-    return dur_ns, meant
+    after = graph.with_durations(dur_ns)
+    for transform in scenario.transforms:
+        after = transform(after)
+    if not scenario.transforms:
+        return _Case(scenario, after, meant)
+    if not same_dependencies(after, graph):
+        return _Case(scenario, after, None)
+    return _Case(scenario, after, meant | (after.dur_ns != graph.dur_ns))
 
 
-def select(graph: JobGraph, rule: Rule) -> Mask:
-    """Which tasks a rule means, shape ``(n,)``.
-
-    Tasks without a duration of their own (arrivals, rendezvous, step marks) never belong
-    to it; how late a lane enters the window (skew) only when asked for by ``kind:skew``.
-
-    Raises:
-        ScenarioError: no task fits; says which term matches nothing, and what there is.
-    """
-    mask = _workload(graph, rule)
-    for term in rule.terms:
-        fits = _fits(graph, term)
-        if not fits.any():
-            raise ScenarioError(_nothing(graph, rule, term))
-        mask &= ~fits if term.negate else fits
-    if not mask.any():
-        raise ScenarioError(
-            f"what-if {rule.text!r}: each part matches tasks, but no task matches all of them"
-        )
-    return mask
+def _outcome(graph: JobGraph, case: _Case, timeline: Timeline) -> Outcome:
+    before, after = graph.dur_ns, case.graph.dur_ns
+    if case.meant is not None:
+        before, after = before[case.meant], after[case.meant]
+    return Outcome(
+        case.scenario,
+        timeline,
+        tasks=len(after),
+        before_ns=int(before.sum()),
+        after_ns=int(after.sum()),
+        step_ns=step_windows(timeline).dur_ns,
+    )
 
 
-def _changed(dur_ns: I64, change: Change) -> I64:
+def new_durations(dur_ns: I64, change: Change) -> I64:
+    """Durations after a change, ns."""
     if change.factor == 1.0:  # stays in integers
         new: I64 = np.maximum(dur_ns + round(change.offset_ns), 0)
     else:
         new = np.maximum(np.rint(dur_ns * change.factor + change.offset_ns), 0).astype(np.int64)
     return new
-
-
-def _workload(graph: JobGraph, rule: Rule) -> Mask:
-    kinds = list(_NAMED["name"])
-    if any(t.key == "kind" and "skew" in t.values and not t.negate for t in rule.terms):
-        kinds.append(TaskKind.SKEW)
-    return _of_kinds(graph, kinds)
-
-
-def _of_kinds(graph: JobGraph, kinds: Iterable[TaskKind]) -> Mask:
-    table = np.zeros(len(TaskKind), dtype=bool)
-    table[list(kinds)] = True
-    mask: Mask = table[graph.kind]
-    return mask
-
-
-def _fits(graph: JobGraph, term: Term) -> Mask:
-    """Tasks for which the term holds, its negation left out."""
-    if term.key in PATTERN_KEYS:
-        return _by_name(graph, term)
-    if term.key == "kind":
-        return _of_kinds(graph, {kind for value in term.values for kind in KIND_TASKS[value]})
-    if term.key == "collective":
-        wanted = [COLLECTIVE_KINDS.index(value) for value in term.values]
-        return _by_collective(graph, np.isin(graph.collectives.kind, wanted))
-    if term.key == "group":
-        wanted_ranks = term.numbers
-        same = np.array([frozenset(ranks) == wanted_ranks for ranks in graph.groups], dtype=bool)
-        return _by_collective(graph, _take(same, graph.collectives.group))
-    return np.isin(_numbers(graph, term.key), list(term.numbers))
-
-
-def _by_name(graph: JobGraph, term: Term) -> Mask:
-    patterns = [_pattern(value, term) for value in term.values]
-    hit = np.array([any(p.search(name) for p in patterns) for name in graph.names], dtype=bool)
-    return _take(hit, graph.name) & _of_kinds(graph, _NAMED[term.key])
-
-
-def _pattern(value: str, term: Term) -> re.Pattern[str]:
-    """``/regex/``, a glob over the whole name, or a part of the name; case does not matter."""
-    if len(value) > 2 and value.startswith("/") and value.endswith("/"):
-        try:
-            return re.compile(value[1:-1], re.IGNORECASE)
-        except re.error as error:
-            raise ScenarioError(
-                f"what-if {term.text!r}: {value} is no regular expression: {error}"
-            ) from None
-    if "*" in value or "?" in value:
-        text = re.escape(value).replace(r"\*", ".*").replace(r"\?", ".")
-        return re.compile(rf"\A{text}\Z", re.IGNORECASE | re.DOTALL)
-    return re.compile(re.escape(value), re.IGNORECASE)
-
-
-def _by_collective(graph: JobGraph, wanted: Mask) -> Mask:
-    return _take(wanted, graph.collective) & _of_kinds(graph, (TaskKind.COMM,))
-
-
-def _take(table: Mask, index: NDArray[np.integer]) -> Mask:
-    """``table[index]``, False where the index is -1."""
-    mask: Mask = np.append(table, False)[index]
-    return mask
-
-
-def _numbers(graph: JobGraph, key: str) -> NDArray[np.integer]:
-    """Rank, step or device stream of each task; -1 for none."""
-    if key == "rank":
-        return graph.rank
-    if key == "step":
-        return graph.step
-    streams = np.where(graph.lanes.device >= 0, graph.lanes.number, -1)
-    numbers: I64 = np.append(streams, -1)[graph.lane]
-    return numbers
-
-
-def _nothing(graph: JobGraph, rule: Rule, term: Term) -> str:
-    text = f"what-if {rule.text!r}: nothing matches {term.text!r}; "
-    if term.key == "kind":
-        return text + "kinds in this trace: " + _listing(_kinds_present(graph))
-    if term.key == "collective":
-        present = np.unique(graph.collectives.kind)
-        return text + "in this trace: " + _listing(COLLECTIVE_KINDS[k] for k in present)
-    if term.key == "group":
-        groups = sorted({tuple(sorted(graph.groups[g])) for g in set(graph.collectives.group)})
-        return text + "groups: " + _listing(_ranges(group) for group in groups)
-    if term.key in PATTERN_KEYS:
-        if "," in term.text:
-            text += "a comma after a name is part of it, write '|' for either of two; "
-        return text + "most time goes to: " + _listing(_costliest_names(graph, _NAMED[term.key]))
-    numbers = np.unique(_numbers(graph, term.key))
-    return text + f"{term.key}s in this trace: " + _ranges(numbers[numbers >= 0].tolist())
-
-
-def _kinds_present(graph: JobGraph) -> list[str]:
-    present = set(np.unique(graph.kind).tolist())
-    return [word for word, kinds in KIND_TASKS.items() if present & set(kinds)]
-
-
-def _costliest_names(graph: JobGraph, kinds: Iterable[TaskKind]) -> list[str]:
-    mask = _of_kinds(graph, kinds)
-    total = np.bincount(graph.name[mask], graph.dur_ns[mask], minlength=len(graph.names))
-    order = np.argsort(-total, kind="stable")
-    return [graph.names[i] for i in order[: _SHOWN + 1] if total[i] > 0]
-
-
-def _listing(items: Iterable[str]) -> str:
-    shown = list(items)
-    if not shown:
-        return "none"
-    text = ", ".join(s if len(s) <= _WIDTH else s[: _WIDTH - 1] + "…" for s in shown[:_SHOWN])
-    return text + (", …" if len(shown) > _SHOWN else "")
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``0-3,7`` for 0, 1, 2, 3, 7: as a selector takes it."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    return ",".join(shown[: 2 * _SHOWN]) + (",…" if len(shown) > 2 * _SHOWN else "") or "none"

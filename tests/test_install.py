@@ -119,6 +119,8 @@ def test_wheel_holds_the_four_parts_and_no_link(built: Path) -> None:
         }
         assert in_tree <= set(names)
     assert "foretrace/py.typed" in names
+    assert "foretrace/traces/classify.toml" in names
+    assert not any(".trace/" in name for name in names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert all(name.startswith(("foretrace/", "foretrace-")) for name in names)
 

@@ -104,6 +104,15 @@ def find_pairs(kernels: KernelTable, bus_bytes_per_s: F64) -> Pairs:
     return Pairs(kernels.event[rows], identity[rows], load, measured)
 
 
+def share_under_communication(kernels: KernelTable) -> F64:
+    """Share of each kernel's time during which a communication kernel runs. Shape ``(n,)``."""
+    comm = kernels.communicates
+    weight = np.ones(int(comm.sum()))
+    span = kernels.start_ns, kernels.end_ns
+    busy = _integral(kernels.start_ns[comm], kernels.end_ns[comm], weight, span, capped=True)
+    return busy / np.maximum(kernels.dur_ns, 1)
+
+
 def typical_alone(identity: I64, dur_ns: I64, alone: np.ndarray) -> F64:
     """Median time alone per identity, 0 where there is none or the spread is too large."""
     typical = np.zeros(int(identity.max(initial=-1)) + 1)

@@ -72,7 +72,7 @@ def exec_ns(table: OpTable, last_ns: I64, matches: Matches) -> I64:
     A transfer whose other side was not recorded lasts as long as the typical one of its type,
     or as it was recorded if that is shorter.
     """
-    dur = np.maximum(table.end_ns - last_ns, 0)
+    dur: I64 = np.maximum(table.end_ns - last_ns, 0)
     lone = np.isin(table.role, TRANSFERS) & (matches.peer < 0)
     for op in np.unique(table.op[lone]):
         alone, whole = lone & (table.op == op), ~lone & (table.op == op)

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretrace.replay.graph import F64, I64, JobGraph
 from foretrace.replay.optable.graph import OpGraph, build_issued_graph
-from foretrace.replay.optable.match import packed, step_index
+from foretrace.replay.optable.match import Matches, packed, step_index
 from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import ends_of_many
 
@@ -41,8 +41,12 @@ class HeldOut:
         return float(distance.mean() / self.measured_ns.mean())
 
 
-def replay_held_out(table: OpTable) -> HeldOut | None:
+def replay_held_out(table: OpTable, matches: Matches | None = None) -> HeldOut | None:
     """Fit constant gaps on every second step and replay the steps between.
+
+    Args:
+        table: the table.
+        matches: which rows belong together, where that is known already.
 
     Returns:
         The steps that were not used for the fit; None for a table of one step.
@@ -52,7 +56,7 @@ def replay_held_out(table: OpTable) -> HeldOut | None:
     if steps < 2:
         return None
     fit = index % 2 == 0
-    issued = build_issued_graph(table, fit)
+    issued = build_issued_graph(table, fit, matches)
     graph = with_gaps(issued, fit)
     end = ends_of_many(graph, issued.level_ptr, lambda a, b: graph.dur_ns[a:b, None], 1)[:, 0]
     entry = issued.entry_task

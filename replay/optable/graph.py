@@ -61,10 +61,10 @@ def build_graph(table: OpTable) -> OpGraph:
     Raises:
         GraphError: the table's order contradicts itself.
     """
-    return _assembled(table, NONE, issued=False)
+    return _assembled(table, match(table), NONE, issued=False)
 
 
-def build_issued_graph(table: OpTable, fit: np.ndarray) -> OpGraph:
+def build_issued_graph(table: OpTable, fit: np.ndarray, matches: Matches | None = None) -> OpGraph:
     """The job as its workers ran it.
 
     Operations also wait for those that their worker issued before and that, by the table, held
@@ -73,15 +73,15 @@ def build_issued_graph(table: OpTable, fit: np.ndarray) -> OpGraph:
     Args:
         table: the table.
         fit: rows from which meetings may be inferred, bool, shape ``(rows,)``.
+        matches: which rows belong together, where that is known already.
 
     Raises:
         GraphError: the table's order contradicts itself.
     """
-    return _assembled(table, infer_meetings(table, fit), issued=True)
+    return _assembled(table, matches or match(table), infer_meetings(table, fit), issued=True)
 
 
-def _assembled(table: OpTable, meetings: Meetings, issued: bool) -> OpGraph:
-    matches = match(table)
+def _assembled(table: OpTable, matches: Matches, meetings: Meetings, issued: bool) -> OpGraph:
     beside = runs_alongside(table)
     lane = np.where(np.isin(table.role, TRANSFERS) | beside, table.op + 1, 0)
     at = Numbering.of(table, matches, meetings)

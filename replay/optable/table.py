@@ -35,6 +35,7 @@ class OpTable:
         stage: pipeline stage.
         rank: global rank, -1 unknown.
         op: index into ``operations``.
+        role: role of the operation (``operations.Role``).
         chunk: model chunk of the stage, -1 unknown.
         start_ns: start within the step's clock.
         end_ns: end.
@@ -50,6 +51,7 @@ class OpTable:
     stage: I32
     rank: I32
     op: I32
+    role: I32
     chunk: I32
     start_ns: I64
     end_ns: I64
@@ -60,12 +62,6 @@ class OpTable:
 
     def __len__(self) -> int:
         return len(self.step)
-
-    @property
-    def role(self) -> I32:
-        """Role of each row, shape ``(n,)``."""
-        roles = np.array([o.role for o in self.operations], np.int32)
-        return roles[self.op]
 
 
 def read_table(path: str | Path, meta: str | Path | None = None) -> OpTable:
@@ -243,6 +239,7 @@ def _sorted_table(
         stage=stage[order].astype(np.int32),
         rank=columns.get("rank", unknown)[order].astype(np.int32),
         op=op[order],
+        role=np.array([o.role for o in operations], np.int32)[op[order]],
         chunk=_chunks(columns, layout, unknown)[order].astype(np.int32),
         start_ns=start[order],
         end_ns=end[order],

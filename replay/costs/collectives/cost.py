@@ -79,6 +79,11 @@ class Collectives:
         )
 
 
+def take(ops: Collectives, rows: NDArray[np.int64]) -> Collectives:
+    """Some of the operations."""
+    return Collectives(*(getattr(ops, name)[rows] for name in Collectives.__slots__))
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What :func:`collective_costs` gives; arrays of shape ``(rows,)``.

@@ -13,93 +13,31 @@ NCCL's choice of algorithm is never changed by a fit.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.replay.cluster import Cluster
-from foretrace.replay.costs.collectives.cost import Collectives, Costs
+from foretrace.replay.costs.collectives.correction import correction
+from foretrace.replay.costs.collectives.cost import Collectives, Costs, take
+from foretrace.replay.costs.collectives.fit_file import (
+    FORMAT,
+    MachineFit,
+    Point,
+    ScopeFit,
+    by_scope,
+)
 from foretrace.replay.costs.collectives.price import price
 from foretrace.replay.costs.collectives.shapes import ALL_TO_ALL
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
 from foretrace.traces.errors import LayoutError
 
 _Column = NDArray[np.float64]
-FORMAT = 1
-SCOPES = ("one node", "several nodes", "one node, p2p", "several nodes, p2p")
 FEWEST_ROWS = 4
-_SIZE_WIDTH, _SCALE_WIDTH = 0.7, 0.7  # octaves over which a measured ratio reaches
-_PRIOR_WEIGHT = 0.15  # of "no correction", against 1 for a measurement at the very point
-_OTHER_PICK = 0.2  # weight of a neighbour that runs another algorithm or protocol
 _ODD_RATIO = 2.0  # a fabric "behaves unlike the model" where the typical ratio exceeds this
 _PARAMETERS = ("overhead_us", "hop_us", "rate", "ll_hop_us", "ll128_hop_us")
 _SCALE = np.array([10.0, 5.0, 0.3, 10.0, 10.0])  # what counts as a large step of a parameter
-
-
-class ScopeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of one scope.
-
-    Attributes:
-        overhead_us: added to every operation.
-        hop_us: a network hop beyond NCCL's constant.
-        rate: reached share of the modelled bandwidth.
-        ll_hop_us: see ``SharedConstants``.
-        ll128_hop_us: see ``SharedConstants``.
-        rows: measurements that the fit has seen.
-        median_error: median of |predicted - measured| / measured over them, parameters alone.
-        p90_error: 90th percentile of the same.
-    """
-
-    overhead_us: float
-    hop_us: float
-    rate: float
-    ll_hop_us: float
-    ll128_hop_us: float
-    rows: int = 0
-    median_error: float = 0.0
-    p90_error: float = 0.0
-
-
-class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measurement.
-
-    Attributes:
-        kind: code in ``shapes.KINDS``.
-        size_bytes: largest buffer of a rank.
-        ranks: members of the group.
-        nodes: nodes they were on.
-        time_us: measured.
-        ratio: measured over what the fitted parameters give.
-    """
-
-    kind: int
-    size_bytes: float
-    ranks: int
-    nodes: int
-    time_us: float
-    ratio: float = 1.0
-
-
-class MachineFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``foretrace calibrate`` writes.
-
-    Attributes:
-        format: version of this form.
-        cluster: name of the cluster description that was fitted.
-        scopes: parameters by scope.
-        points: measurements with residuals.
-        warnings: where the fabric behaves unlike the model.
-        sources: files the measurements came from.
-    """
-
-    format: int
-    cluster: str
-    scopes: dict[str, ScopeFit]
-    points: list[Point]
-    warnings: list[str] = []
-    sources: list[str] = []
 
 
 def fit_machine(
@@ -129,7 +67,7 @@ def fit_machine(
         )
     ops, time_us = take(ops, np.flatnonzero(good)), time_us[good]
     scopes = {}
-    for name, rows in _by_scope(ops):
+    for name, rows in by_scope(ops):
         if len(rows) >= FEWEST_ROWS:
             scopes[name] = fit_scope(take(ops, rows), time_us[rows], cluster, shared, allowed)
     fit = MachineFit(FORMAT, cluster.name, scopes, [])
@@ -152,7 +90,7 @@ def fitted_costs(
 ) -> Costs:
     """Price operations on a calibrated machine; as :func:`~.price.price` otherwise."""
     costs = _parametric(ops, cluster, fit, shared, allowed)
-    factor = _correction(ops, costs.pick, cluster, fit, shared)
+    factor = correction(ops, costs.pick, cluster, fit, shared)
     scaled = {name: getattr(costs.parts, name) * factor for name in costs.parts.__slots__}
     return replace(costs, time_us=costs.time_us * factor, parts=type(costs.parts)(**scaled))
 
@@ -167,39 +105,6 @@ def beyond_measured(ops: Collectives, fit: MachineFit) -> NDArray[np.bool_]:
     return far
 
 
-def write_fit(fit: MachineFit, path: str | Path) -> None:
-    """Write a fit as JSON; atomic."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.part")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=1))
-    beside.replace(target)
-
-
-def read_fit(path: str | Path) -> MachineFit:
-    """Read a fit.
-
-    Raises:
-        LayoutError: not such a file, or of a newer form.
-    """
-    try:
-        fit = msgspec.json.decode(Path(path).read_bytes(), type=MachineFit)
-    except (OSError, msgspec.DecodeError) as error:
-        raise LayoutError(f"{path}: not a fit written by 'foretrace calibrate': {error}") from error
-    if fit.format > FORMAT:
-        raise LayoutError(f"{path}: fit of form {fit.format}, this version reads {FORMAT}")
-    return fit
-
-
-def take(ops: Collectives, rows: NDArray[np.int64]) -> Collectives:
-    """Some of the operations."""
-    return Collectives(*(getattr(ops, name)[rows] for name in Collectives.__slots__))
-
-
-def _by_scope(ops: Collectives) -> list[tuple[str, NDArray[np.int64]]]:
-    code = (ops.nodes > 1) + 2 * (ops.kind >= ALL_TO_ALL)
-    return [(name, np.flatnonzero(code == n)) for n, name in enumerate(SCOPES)]
-
-
 def _parametric(
     ops: Collectives,
     cluster: Cluster,
@@ -210,7 +115,7 @@ def _parametric(
     """The model with the fitted parameters, without the measured ratios."""
     costs = price(ops, cluster, shared, allowed)
     columns = {name: getattr(costs.parts, name).copy() for name in costs.parts.__slots__}
-    for name, rows in _by_scope(ops):
+    for name, rows in by_scope(ops):
         scope = fit.scopes.get(name)
         if scope is None or not len(rows):
             continue
@@ -331,61 +236,6 @@ def _apply(basis: dict[str, _Column], values: _Column) -> _Column:
     return np.asarray(model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"])
 
 
-def _correction(
-    ops: Collectives,
-    pick: NDArray[np.int64],
-    cluster: Cluster,
-    fit: MachineFit,
-    shared: SharedConstants,
-) -> _Column:
-    """Smoothed ratio measured / modelled of the neighbours of each row."""
-    factor = np.ones(len(ops.kind))
-    if not fit.points:
-        return factor
-    columns = [np.array([getattr(p, f) for p in fit.points]) for f in Point.__struct_fields__]
-    seen = Collectives.of(columns[0], columns[1], columns[2], columns[3])
-    log_ratio = np.log(columns[5])
-    seen_pick = price(seen, cluster, shared).pick
-    for (_, rows), (_, known) in zip(_by_scope(ops), _by_scope(seen), strict=True):
-        if len(rows) and len(known):
-            near = _Neighbours(take(seen, known), seen_pick[known], log_ratio[known])
-            factor[rows] = np.exp(near.smooth(take(ops, rows), pick[rows]))
-    return factor
-
-
-class _Neighbours:
-    """Measured ratios of one scope, by place."""
-
-    def __init__(self, seen: Collectives, pick: NDArray[np.int64], log_ratio: _Column) -> None:
-        self.kind, self.pick, self.log_ratio = seen.kind, pick, log_ratio
-        self.size, self.nodes, self.ranks = _places(seen)
-
-    def smooth(self, ops: Collectives, pick: NDArray[np.int64]) -> _Column:
-        out = np.zeros(len(ops.kind))
-        size, nodes, ranks = _places(ops)
-        keys = np.stack([ops.kind, ops.ranks, ops.nodes])
-        for key in np.unique(keys, axis=1).T:
-            rows = np.flatnonzero((keys == key[:, None]).all(axis=0))
-            known = np.flatnonzero(self.kind == key[0])
-            if not len(known):
-                known = np.arange(len(self.kind))
-            top = min(nodes[rows[0]], self.nodes[known].max())
-            most = min(ranks[rows[0]], self.ranks[known].max())
-            scale = np.hypot(self.nodes[known] - top, self.ranks[known] - most) / _SCALE_WIDTH
-            for begin in range(0, len(rows), 4096):
-                part = rows[begin : begin + 4096]
-                apart = (size[part, None] - self.size[known]) / _SIZE_WIDTH
-                weight = np.exp(-0.5 * (apart**2 + scale**2))
-                weight *= np.where(pick[part, None] == self.pick[known], 1.0, _OTHER_PICK)
-                total = weight.sum(axis=1) + _PRIOR_WEIGHT
-                out[part] = weight @ self.log_ratio[known] / total
-        return out
-
-
-def _places(ops: Collectives) -> tuple[_Column, _Column, _Column]:
-    return np.log2(np.maximum(ops.size_bytes, 1)), np.log2(ops.nodes), np.log2(ops.ranks)
-
-
 def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, ScopeFit]) -> list[str]:
     """Bands of size where the machine is far from what the fitted model can say."""
     out = []
@@ -395,7 +245,7 @@ def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, ScopeFit]) -> 
         (1 << 20, 64 << 20, "1-64 MB"),
         (64 << 20, 1 << 62, "64 MB and more"),
     )
-    for name, rows in _by_scope(ops):
+    for name, rows in by_scope(ops):
         for low, high, words in bands:
             own = rows[(ops.size_bytes[rows] >= low) & (ops.size_bytes[rows] < high)]
             if len(own) < FEWEST_ROWS or name not in scopes:

@@ -21,9 +21,9 @@ HARNESS_US = 2.4
 both kinds); it is not the library's time and is subtracted."""
 
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+.*?Pid\s+(\d+)\s+on\s+(\S+)\s+device", re.I)
-_TEST = re.compile(
-    r"\b(all_?reduce|all_?gather|reduce_?scatter|broadcast|reduce|all_?to_?all|sendrecv)_perf"
-)
+_KINDS = "all_?reduce|all_?gather|reduce_?scatter|broadcast|reduce|all_?to_?all|sendrecv"
+_TEST = re.compile(rf"\b({_KINDS})_perf")
+_FILE = re.compile(rf"(?<![a-z])({_KINDS})", re.I)
 _ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)")
 _NAMES = {
     "collective": ("collective", "kind"),
@@ -91,9 +91,7 @@ def _read_log(text: str, where: str, collective: str | None) -> Measurements:
     nodes = len({host for _, _, host in found})
     processes = len({(pid, host) for _, pid, host in found})
     rows = [m.groups() for m in map(_ROW.match, text.splitlines()) if m]
-    name = (
-        collective or _name_in(text) or _name_in(f"{Path(where).name}_perf") or _by_bus(rows, ranks)
-    )
+    name = collective or _named(text, where) or _by_bus(rows, ranks)
     if name is None:
         raise TraceFormatError(
             f"{where}: does not say which collective it measured; give --collective"
@@ -105,8 +103,9 @@ def _read_log(text: str, where: str, collective: str | None) -> Measurements:
     return Measurements(ops, took[good], where)
 
 
-def _name_in(text: str) -> str | None:
-    found = _TEST.search(text)
+def _named(text: str, where: str) -> str | None:
+    """What newer versions print in the head, else what the file is called."""
+    found = _TEST.search(text) or _FILE.search(Path(where).name)
     return found[1] if found else None
 
 

@@ -13,7 +13,7 @@ from foretrace.traces.errors import LayoutError
 if TYPE_CHECKING:
     from foretrace.replay.cluster import Cluster
     from foretrace.replay.costs.collectives.cost import Collectives, Costs
-    from foretrace.replay.costs.collectives.fit import MachineFit
+    from foretrace.replay.costs.collectives.fit_file import MachineFit
     from foretrace.replay.costs.collectives.measurements import Measurements
 
 _JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -51,9 +51,11 @@ def cost_command(  # noqa: PLR0917 -- its options are the user's
     as_json: _JsonOption = False,
 ) -> None:
     """What one collective costs: the chosen algorithm, the terms, the nearest measured points."""
+    from foretrace.cli.cost_view import print_cost
     from foretrace.cli.terminal import print_json, print_note
     from foretrace.replay.cluster import load_cluster
-    from foretrace.replay.costs.collectives.fit import beyond_measured, read_fit
+    from foretrace.replay.costs.collectives.fit import beyond_measured
+    from foretrace.replay.costs.collectives.fit_file import read_fit
 
     machine = load_cluster(cluster)
     own = read_fit(fit) if fit else None
@@ -71,14 +73,15 @@ def cost_command(  # noqa: PLR0917 -- its options are the user's
     if as_json:
         print_json(result)
     else:
-        _print_cost(result, ops, costs, machine)
+        print_cost(result, ops, costs, machine)
 
 
 def clusters_command(as_json: _JsonOption = False) -> None:
     """List the bundled clusters and GPU types."""
     import msgspec
 
-    from foretrace.cli.terminal import print_json, print_line, print_table
+    from foretrace.cli.cost_view import print_clusters
+    from foretrace.cli.terminal import print_json
     from foretrace.replay.cluster import cluster_names, gpu_names, load_cluster, load_gpu
 
     clusters = [load_cluster(name) for name in cluster_names()]
@@ -86,29 +89,7 @@ def clusters_command(as_json: _JsonOption = False) -> None:
     if as_json:
         print_json({"clusters": msgspec.to_builtins(clusters), "gpus": msgspec.to_builtins(gpus)})
         return
-    rows = [
-        (c.name, f"{c.gpus_per_node} x {c.gpu.name}", _nics(c), c.fabric.name, c.description)
-        for c in clusters
-    ]
-    print_table(("cluster", "GPUs a node", "NICs, Gbit/s", "fabric", "what it is"), rows)
-    print_line()
-    figures = [
-        (
-            gpu.name,
-            str(gpu.sms),
-            f"{gpu.hbm_bytes / 1e9:.0f}",
-            f"{gpu.hbm_bytes_per_s / 1e12:.2f}",
-            f"{gpu.link_raw_bytes_per_s / 1e9:.0f} ({gpu.link_usable_bytes_per_s / 1e9:.0f})",
-            *(f"{gpu.flops[t] / 1e12:.0f}" if t in gpu.flops else "-" for t in _DTYPES),
-        )
-        for gpu in gpus
-    ]
-    head = ("GPU", "SMs", "HBM GB", "TB/s", "link GB/s (usable)", *_DTYPES)
-    print_table(head, figures)
-    print_line("Peaks in dense TFLOP/s. Every figure has its source in --json.")
-
-
-_DTYPES = ("fp32", "tf32", "bf16", "fp8", "fp4")
+    print_clusters(clusters, gpus)
 
 
 def calibrate_command(
@@ -131,9 +112,11 @@ def calibrate_command(
     """Fit the cost of collectives to one machine, from logs, tables or a recorded run."""
     import msgspec
 
+    from foretrace.cli.cost_view import print_fit
     from foretrace.cli.terminal import print_json, print_note
     from foretrace.replay.cluster import load_cluster
-    from foretrace.replay.costs.collectives.fit import fit_machine, write_fit
+    from foretrace.replay.costs.collectives.fit import fit_machine
+    from foretrace.replay.costs.collectives.fit_file import write_fit
     from foretrace.replay.costs.collectives.measurements import join
 
     own = load_cluster(cluster)
@@ -146,7 +129,7 @@ def calibrate_command(
     if as_json:
         print_json({"fit": str(output), **msgspec.to_builtins(fit)})
         return
-    _print_fit(fit, output)
+    print_fit(fit, output)
 
 
 def parse_size(text: str) -> int:
@@ -163,7 +146,7 @@ def parse_size(text: str) -> int:
         number = float(digits)
     except ValueError:
         number = -1.0
-    if number <= 0 or known not in _UNITS or number == float("inf"):
+    if not 0 < number < float("inf") or known not in _UNITS:
         raise LayoutError(f"no size {text!r}: expected a positive number such as 1GiB, 64K, 25e6")
     if len(unit) == 2 and unit.endswith("b"):
         return round(number * 1000.0 ** (_UNITS[known] // 10))
@@ -272,70 +255,6 @@ def _result(costs: Costs, near: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-_TERMS = {
-    "latency": "launch and the library's latency constants",
-    "hops": "network hops beyond those",
-    "wire": "the slowest link",
-    "protocol": "growth of LL and LL128 hops with size",
-    "pipeline": "the first chunk on its way",
-}
-
-
-def _print_cost(result: dict[str, Any], ops: Collectives, costs: Costs, cluster: Cluster) -> None:
-    from foretrace.analysis.communication import bus_factor
-    from foretrace.cli.terminal import duration, print_line, print_table
-    from foretrace.replay.costs.collectives.nccl_constants import ALGORITHMS, PICKS, PROTOCOLS
-    from foretrace.replay.costs.collectives.price import switches
-    from foretrace.replay.costs.collectives.shapes import KINDS
-
-    kind, ranks, nodes = int(ops.kind[0]), int(ops.ranks[0]), int(ops.nodes[0])
-    seconds = max(result["seconds"], 1e-12)
-    rate = ops.size_bytes[0] / seconds / 1e9
-    how = " ".join(filter(None, (result["algorithm"], result["protocol"])))
-    print_line(
-        f"{KINDS[kind]} of {ops.size_bytes[0] / 2**20:.6g} MiB over {ranks} ranks on {nodes} "
-        f"node{'s' * (nodes > 1)} of {cluster.name}: {duration(seconds * 1e9)}"
-    )
-    print_line(
-        f"{how}, {costs.channels[0]:.0f} channels; {rate:.1f} GB/s, bus "
-        f"{rate * bus_factor(KINDS[kind], ranks):.1f} GB/s"
-    )
-    terms = [
-        (words, duration(1e9 * result["terms"][f"{name}_s"])) for name, words in _TERMS.items()
-    ]
-    print_table(("term", "time"), terms)
-    changes = [
-        (
-            f"{at / 1024:.6g} KiB",
-            *(f"{ALGORITHMS[PICKS[p][0]]} {PROTOCOLS[PICKS[p][1]]}" for p in (a, b)),
-            f"x{f:.2f}",
-        )
-        for at, a, b, f in switches(kind, ranks, nodes, cluster)
-    ]
-    if changes:
-        print_line("Where the choice changes; the time may drop there")
-        print_table(("from size", "before", "after", "time"), changes)
-    if result["nearest"]:
-        print_line("Nearest measured points")
-        print_table(
-            ("kind", "MiB", "ranks", "nodes", "time"),
-            [
-                (
-                    near["kind"],
-                    f"{near['size_bytes'] / 2**20:.6g}",
-                    str(near["ranks"]),
-                    str(near["nodes"]),
-                    duration(1e9 * near["seconds"]),
-                )
-                for near in result["nearest"]
-            ],
-        )
-
-
-def _nics(cluster: Cluster) -> str:
-    return f"{cluster.nics_per_node} x {cluster.nic_gbit_per_s:g}"
-
-
 def _read(
     path: Path, collective: str | None, machine: str | None, cluster: Cluster
 ) -> Measurements:
@@ -345,28 +264,3 @@ def _read(
     if path.is_dir():
         return read_recorded(path, cluster)
     return read_measurements(path, collective, machine)
-
-
-def _print_fit(fit: MachineFit, output: Path) -> None:
-    from foretrace.cli.terminal import percent, print_line, print_table
-
-    rows = [
-        (
-            name,
-            str(scope.rows),
-            f"{scope.overhead_us:.1f}",
-            f"{scope.hop_us:.1f}",
-            f"{scope.rate:.2f}",
-            f"{scope.ll_hop_us:.1f}",
-            f"{scope.ll128_hop_us:.1f}",
-            percent(scope.median_error),
-            percent(scope.p90_error),
-        )
-        for name, scope in fit.scopes.items()
-    ]
-    head = ("scope", "rows", "overhead µs", "hop µs", "rate", "LL hop µs", "LL128 hop µs")
-    print_table((*head, "median error", "p90"), rows)
-    print_line(
-        f"{output}: {len(fit.points)} measured points with their residuals; the errors are of the "
-        "parameters alone, on the rows they were fitted to"
-    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,7 +21,7 @@ from foretrace.cli.terminal import (
 
 if TYPE_CHECKING:
     from foretrace.replay.optable.table import OpTable
-    from foretrace.replay.stragglers import Blame, Charge
+    from foretrace.replay.stragglers import Blame
 
 MOST_ROWS = 8  # rows of the tables of workers and dp ranks
 SPECIFIC = 0.8  # a smaller part is named when repairing it saves this share of the best saving
@@ -147,12 +147,10 @@ def make_view(blame: Blame, seconds: float) -> StragglersView:
     return StragglersView(
         slowdown=blame.slowdown,
         step_error=held_out.error if held_out else None,
-        workers=[WorkerRow(*_pair(c), c.slowdown, c.saved_ns / 1e6) for c in blame.workers],
-        dp_ranks=[DpRow(_number(c), c.slowdown, c.saved_ns / 1e6) for c in blame.dp_ranks],
-        stages=[StageRow(_number(c), c.slowdown, c.saved_ns / 1e6) for c in blame.stages],
-        operations=[
-            OperationRow(str(c.part), c.slowdown, c.saved_ns / 1e6) for c in blame.operations
-        ],
+        workers=[WorkerRow(*c.part, c.slowdown, c.saved_ns / 1e6) for c in blame.workers],
+        dp_ranks=[DpRow(c.part, c.slowdown, c.saved_ns / 1e6) for c in blame.dp_ranks],
+        stages=[StageRow(c.part, c.slowdown, c.saved_ns / 1e6) for c in blame.stages],
+        operations=[OperationRow(c.part, c.slowdown, c.saved_ns / 1e6) for c in blame.operations],
         seconds=seconds,
         steps=len(blame.step),
         measured_ms=float(blame.measured_ns.mean()) / 1e6,
@@ -167,19 +165,25 @@ def _title(table: OpTable, steps: int) -> str:
     layout = table.layout
     ranks = f", {layout.ranks} ranks" if layout.ranks > layout.dp * layout.pp else ""
     return (
-        f"{table.source}: dp {layout.dp} x pp {layout.pp}{ranks}, "
+        f"{Path(table.source).name}: dp {layout.dp} x pp {layout.pp}{ranks}, "
         f"{steps} step{'' if steps == 1 else 's'}, {len(table):,} operations"
     )
 
 
 def print_view(view: StragglersView, title: str) -> None:
     """Write it for people: the verdict first."""
+    lines = {
+        "worker": [Line(f"dp {w.dp}, stage {w.pp}", w.slowdown, w.saved_ms) for w in view.workers],
+        "dp rank": [Line(f"dp {d.dp}", d.slowdown, d.saved_ms) for d in view.dp_ranks],
+        "stage": [Line(f"stage {s.stage}", s.slowdown, s.saved_ms) for s in view.stages],
+        "operation": [Line(o.operation, o.slowdown, o.saved_ms) for o in view.operations],
+    }
     print_line(title)
     print_line(
         f"step: measured {_ms(view.measured_ms)}, without launch gaps {_ms(view.actual_ms)}, "
         f"ideal {_ms(view.ideal_ms)}: slowdown {view.slowdown:.3f}x"
     )
-    print_line(_verdict(view))
+    print_line(_verdict(lines, view.actual_ms))
     if view.step_error is not None:
         print_line(
             f"replay: {percent(view.step_error)} off the measured step "
@@ -187,57 +191,60 @@ def print_view(view: StragglersView, title: str) -> None:
         )
     for meeting in view.meetings:
         print_line(f"not in the table: after the last backward, {meeting} wait for each other")
-    workers = [Row(f"dp {w.dp}, stage {w.pp}", w.slowdown, w.saved_ms) for w in view.workers]
-    dp_ranks = [Row(f"dp {d.dp}", d.slowdown, d.saved_ms) for d in view.dp_ranks]
-    stages = [Row(f"stage {s.stage}", s.slowdown, s.saved_ms) for s in view.stages]
-    operations = [Row(o.operation, o.slowdown, o.saved_ms) for o in view.operations]
-    workers = [(f"dp {w.dp}, stage {w.pp}", w.slowdown, w.saved_ms) for w in view.workers]
-    dp_ranks = [(f"dp {d.dp}", d.slowdown, d.saved_ms) for d in view.dp_ranks]
-    stages = [(f"stage {s.stage}", s.slowdown, s.saved_ms) for s in view.stages]
-    operations = [(o.operation, o.slowdown, o.saved_ms) for o in view.operations]
-    for what, rows, most in (
-        ("worker", workers, MOST_ROWS),
-        ("dp rank", dp_ranks, MOST_ROWS),
-        ("stage", stages, MOST_ROWS),
-        ("operation", operations, len(operations)),
-    ):
+    for what, rows in lines.items():
         print_line()
-        _print_charges(what, rows, most, view.actual_ms)
+        _print_lines(what, rows, view.actual_ms)
 
 
-def _verdict(view: StragglersView) -> str:
+class Line(NamedTuple):
+    """One line of a table: a part of the job and what it is charged with."""
+
+    name: str
+    slowdown: float
+    saved_ms: float
+
+
+def _verdict(lines: dict[str, list[Line]], step_ms: float) -> str:
     """The part to look at first: the smallest one that explains most of what can be saved."""
-    worker, dp, stage = (
-        max(rows, key=lambda row: row.saved_ms)
-        for rows in (view.workers, view.dp_ranks, view.stages)
+    best = {what: max(rows, key=lambda row: row.saved_ms) for what, rows in lines.items()}
+    saving = max(best[what].saved_ms for what in ("worker", "stage", "dp rank"))
+    if saving < WORTH_A_LOOK * step_ms:
+        operation = best["operation"]
+        return (
+            "no worker, stage or dp rank is a straggler by itself; "
+            f"even {operation.name} would save {_saving(operation, step_ms)}"
+        )
+    culprit = next(
+        best[what]
+        for what in ("worker", "stage", "dp rank")
+        if best[what].saved_ms >= SPECIFIC * saving
     )
-    parts = [
-        (f"dp {worker.dp}, stage {worker.pp}", worker.saved_ms, worker.slowdown),
-        (f"stage {stage.stage}", stage.saved_ms, stage.slowdown),
-        (f"dp rank {dp.dp}", dp.saved_ms, dp.slowdown),
-    ]
-    best = max(saved for _, saved, _ in parts)
-    if best < WORTH_A_LOOK * view.actual_ms:
-        return "no straggler: repairing no worker, stage or dp rank saves 1% of the step"
-    name, saved, slowdown = next(p for p in parts if p[1] >= SPECIFIC * best)
     return (
-        f"look at {name}: by itself it slows the ideal job {slowdown:.3f}x; "
-        f"repaired alone, it saves {_ms(saved)} a step ({percent(saved / view.actual_ms)})"
+        f"look at {culprit.name}: alone it slows the ideal job {culprit.slowdown:.3f}x; "
+        f"repaired, it saves {_saving(culprit, step_ms)}"
     )
 
 
-def _print_charges(
-    what: str, rows: Sequence[tuple[str, float, float]], most: int, step_ms: float
-) -> None:
+def _saving(line: Line, step_ms: float) -> str:
+    return f"{_ms(line.saved_ms)} a step ({percent(line.saved_ms / max(step_ms, 1e-9))})"
+
+
+def _print_lines(what: str, lines: Sequence[Line], step_ms: float) -> None:
+    shown = lines if what == "operation" else lines[:MOST_ROWS]
     print_table(
         (what, "slows the ideal job", "repaired alone saves", "of the step"),
         [
-            (name, f"{slowdown:.3f}x", _ms(saved), percent(saved / step_ms if step_ms else 0.0))
-            for name, slowdown, saved in rows[:most]
+            (
+                line.name,
+                f"{line.slowdown:.3f}x",
+                _ms(line.saved_ms),
+                percent(line.saved_ms / max(step_ms, 1e-9)),
+            )
+            for line in shown
         ],
     )
-    if len(rows) > most:
-        print_line(f"({len(rows) - most} more that slow it less)")
+    if len(shown) < len(lines):
+        print_line(f"({len(lines) - len(shown)} more that slow it less)")
 
 
 def _ms(ms: float) -> str:
