@@ -54,12 +54,13 @@ def main() -> None:
     console = Console(width=150)
     table = read(folder / "nccl_measurements.csv")
     rows = list(machines(table))
-    table = uncalibrated(table, rows)
-    console.print(errors_table(table), machines_table(table))
-    console.print(calibrated_table(table, rows, 1 if args.quick else HALVES))
-    console.print(scale_table(folder))
     shared = SharedFit(rows)
-    for machine, own in sorted(shared._own.items()):
+    without = {machine: shared.best(without=machine) for machine in {r.machine for r in rows}}
+    table = uncalibrated(table, rows, without)
+    console.print(errors_table(table), machines_table(table))
+    console.print(calibrated_table(table, rows, without, 1 if args.quick else HALVES))
+    console.print(scale_table(folder, without))
+    for machine, own in sorted(shared.alone.items()):
         if own:
             told = ", ".join(f"{name} {value:.1f}" for name, value in own.items())
             console.print(f"{machine} alone: {told}")
@@ -67,12 +68,12 @@ def main() -> None:
     speed(console)
 
 
-def uncalibrated(table: pd.DataFrame, rows: list[Rows]) -> pd.DataFrame:
-    """Predictions that saw no row of the machine they are judged on."""
-    shared = SharedFit(rows)
+def uncalibrated(
+    table: pd.DataFrame, rows: list[Rows], without: dict[str, SharedConstants]
+) -> pd.DataFrame:
+    """Predictions that saw no row of the machine they are judged on, and two to compare."""
     for name in ("torch", "datasheet", "left_out", "default"):
         table[name] = np.nan
-    without = {machine: shared.best(without=machine) for machine in {r.machine for r in rows}}
     for own in rows:
         for name, constants in (
             ("datasheet", DATASHEET),
@@ -97,7 +98,7 @@ class SharedFit:
     def __init__(self, rows: list[Rows]) -> None:
         coll = [(r, np.flatnonzero(r.ops.kind < 5)) for r in rows]
         self._rows = [(r, w) for r, w in coll if len(w)]
-        self._own = {name: self._fit_alone(name) for name in {r.machine for r in rows}}
+        self.alone = {name: self._fit_alone(name) for name in {r.machine for r in rows}}
         self._errors = cache(self._error_of)
 
     def _fit_alone(self, machine: str) -> dict[str, float] | None:
@@ -128,7 +129,7 @@ class SharedFit:
         return told
 
     def _medians(self, without: str) -> SharedConstants:
-        known = [told for m, told in self._own.items() if told and m != without]
+        known = [told for m, told in self.alone.items() if told and m != without]
 
         def median(name: str, absent: float) -> float:
             values = [told[name] for told in known if name in told]
@@ -231,8 +232,13 @@ def _pair(table: pd.DataFrame, column: str) -> str:
     return f"{error.median():.3f} / {error.quantile(0.9):.2f}"
 
 
-def calibrated_table(table: pd.DataFrame, rows: list[Rows], halves: int) -> Table:
-    """A random half of each machine's rows is fitted, the other half judged."""
+def calibrated_table(
+    table: pd.DataFrame, rows: list[Rows], without: dict[str, SharedConstants], halves: int
+) -> Table:
+    """A random half of each machine's rows is fitted, the other half judged.
+
+    The fit starts from constants that saw no row of the machine.
+    """
     judged = []
     for seed in range(halves):
         rng = np.random.default_rng(seed)
@@ -243,10 +249,11 @@ def calibrated_table(table: pd.DataFrame, rows: list[Rows], halves: int) -> Tabl
                 continue
             try:
                 train = take(own.ops, np.flatnonzero(fitted))
-                fit = fit_machine(train, clean[fitted], own.cluster, DEFAULT, own.allowed)
+                shared = without[own.machine]
+                fit = fit_machine(train, clean[fitted], own.cluster, shared, own.allowed)
             except LayoutError:
                 continue
-            made = fitted_costs(take(own.ops, test), own.cluster, fit, DEFAULT, own.allowed)
+            made = fitted_costs(take(own.ops, test), own.cluster, fit, shared, own.allowed)
             part = table.loc[own.index[test]].copy()
             part["calibrated"] = made.time_us + own.extra_us[test]
             judged.append(part)
@@ -260,29 +267,29 @@ def calibrated_table(table: pd.DataFrame, rows: list[Rows], halves: int) -> Tabl
     return out
 
 
-def scale_table(folder: Path) -> Table:
+def scale_table(folder: Path, without: dict[str, SharedConstants]) -> Table:
     """Fitted on at most 32 GPUs, judged on 64 and more."""
     out = Table(title="Calibrated on <= 32 GPUs, judged on 64 and more")
     for head in ("file", "rows", "n", "mean", "median", "p90", "one line a scale, mean"):
         out.add_column(head, justify="left" if head in ("file", "rows") else "right")
     sets = (
         ("nccl_echo_a100.csv", "azure-nd-a100-v4", HARNESS_US),
-        ("nccl_alps_gh200.csv", "cscs-alps", 0.0),
+        ("nccl_alps_gh200.csv", "cscs-alps-gh200", 0.0),
     )
     notes = []
-    for name, cluster_name, harness_us in sets:
+    for name, machine, harness_us in sets:
         if not (folder / name).exists():
             continue
         data = pd.read_csv(folder / name, comment="#")
         data = data[data["n_gpus"] > 1]
-        cluster = load_cluster(cluster_name)
+        cluster, shared = load_cluster(CLUSTERS[machine]), without[machine]
         ops = Collectives.of(0, data["size_bytes"], data["n_gpus"], data["nodes"])
         alone = np.where(data["nodes"] == 1, harness_us * (data["n_gpus"] - 1), 0.0)
         clean = data["time_us"].to_numpy(dtype=float) - alone
         few = np.flatnonzero(data["n_gpus"] <= 32)
         many = np.flatnonzero(data["n_gpus"] >= BEYOND)
-        fit = fit_machine(take(ops, few), clean[few], cluster)
-        made = fitted_costs(take(ops, many), cluster, fit).time_us
+        fit = fit_machine(take(ops, few), clean[few], cluster, shared)
+        made = fitted_costs(take(ops, many), cluster, fit, shared).time_us
         line = _one_line(ops, clean, few, many)
         large = ops.size_bytes[many] >= 64 * MB
         for words, own in (("all", np.ones(len(many), bool)), ("64 MB and more", large)):

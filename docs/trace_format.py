@@ -27,6 +27,7 @@ NAME.trace/
     events.parquet            every event, by start
     collectives.parquet       every communication operation, in issue order
     memory.parquet            every allocation, only where recorded
+    dependencies.parquet      recorded edges between events, only where recorded
     manifest.json             what is known of the rank besides
   rank=00001/
     ...

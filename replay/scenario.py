@@ -17,10 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from foretrace.replay.graph import JobGraph
 from foretrace.traces.errors import ScenarioError
 from foretrace.traces.schema import COLLECTIVE_KINDS
+
+if TYPE_CHECKING:
+    from foretrace.replay.graph import JobGraph
 
 KINDS = (
     "compute",
@@ -53,7 +56,7 @@ KEYS = {
 PATTERN_KEYS = ("name", "kernel", "op")
 NUMBER_KEYS = ("group", "rank", "stream", "step")
 
-Transform = Callable[[JobGraph], JobGraph]
+Transform = Callable[["JobGraph"], "JobGraph"]
 """A change of a whole job graph (see ``replay.transforms``); pure."""
 
 _UNIT_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}

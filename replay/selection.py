@@ -17,7 +17,6 @@ from foretrace.replay.scenario import PATTERN_KEYS, Rule, Term, parse_selector
 from foretrace.traces.errors import ScenarioError
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
-
 Mask = NDArray[np.bool_]
 
 KIND_TASKS = {
@@ -164,13 +163,13 @@ def _nothing(graph: JobGraph, rule: Rule, term: Term) -> str:
         return text + "in this trace: " + _listing(COLLECTIVE_KINDS[k] for k in present)
     if term.key == "group":
         groups = sorted({tuple(sorted(graph.groups[g])) for g in set(graph.collectives.group)})
-        return text + "groups: " + _listing(_ranges(group) for group in groups)
+        return text + "groups: " + _listing(number_ranges(group) for group in groups)
     if term.key in PATTERN_KEYS:
         if "," in term.text:
             text += "a comma after a name is part of it, write '|' for either of two; "
         return text + "most time goes to: " + _listing(_costliest_names(graph, _NAMED[term.key]))
     numbers = np.unique(_numbers(graph, term.key))
-    return text + f"{term.key}s in this trace: " + _ranges(numbers[numbers >= 0].tolist())
+    return text + f"{term.key}s in this trace: " + number_ranges(numbers[numbers >= 0].tolist())
 
 
 def _kinds_present(graph: JobGraph) -> list[str]:
@@ -193,7 +192,7 @@ def _listing(items: Iterable[str]) -> str:
     return text + (", …" if len(shown) > _SHOWN else "")
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def number_ranges(numbers: Iterable[int]) -> str:
     """``0-3,7`` for 0, 1, 2, 3, 7: as a selector takes it."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

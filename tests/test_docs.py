@@ -78,6 +78,12 @@ def test_the_documented_json_of_replay_is_what_it_writes() -> None:
         assert list(shown) == [f.name for f in fields(record)], key
 
 
+def test_every_command_is_documented() -> None:
+    text = (ROOT / "docs/command-line.md").read_text()
+    for name in commands.COMMANDS:
+        assert f"| `{name}` |" in text
+
+
 def test_every_scenario_parses() -> None:
     text = (ROOT / "docs/what-if.md").read_text()
     night = text[text.index("## What people ask") : text.index("## When nothing")]

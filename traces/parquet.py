@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
-from foretrace.traces.schema import TABLES, arrow_schema
+from foretrace.traces.schema import OPTIONAL_TABLES, TABLES, arrow_schema
 from foretrace.traces.storage import Folder
 
 ROW_GROUP_ROWS = 1 << 16
@@ -23,16 +23,21 @@ _DELTA = (
     "work_event",
     "wait_event",
     "rf_id",
+    "source",
+    "target",
 )
 
 
 def write_table(folder: Folder, name: str, table: pa.Table) -> None:
     """Write a table of one rank into the rank's folder."""
     schema = arrow_schema(name)
+    left_out = {c.name for c in TABLES[name] if c.optional} - set(table.column_names)
+    schema = pa.schema([field for field in schema if field.name not in left_out])
     if not table.schema.equals(schema):  # casting loads all of pyarrow.compute
         table = table.select(schema.names).cast(schema)
-    texts = [f.name for f in schema if f.name not in _DELTA]
-    delta = {f.name: "DELTA_BINARY_PACKED" for f in schema if f.name in _DELTA}
+    climbing = [f.name for f in schema if f.name in _DELTA and pa.types.is_integer(f.type)]
+    texts = [name for name in schema.names if name not in climbing]
+    delta = dict.fromkeys(climbing, "DELTA_BINARY_PACKED")
     with folder.fs.open(folder.path(f"{name}.parquet"), "wb") as file:
         pq.write_table(
             table,
@@ -55,14 +60,14 @@ def read_table(folder: Folder, rank: str, name: str, wanted: list[str]) -> pa.Ta
         wanted: columns in order.
 
     Returns:
-        The table in one chunk; no rows where no memory was recorded.
+        The table in one chunk; no rows where it is optional and was not recorded.
 
     Raises:
         IncompleteTraceError: the file or a column that cannot be left out is missing.
         TraceFormatError: the file is damaged.
     """
     path = folder.path(rank, f"{name}.parquet")
-    if name == "memory" and not folder.fs.exists(path):
+    if name in OPTIONAL_TABLES and not folder.fs.exists(path):
         return arrow_schema(name).empty_table().select(wanted)
     try:
         with _open(folder, path) as file:

@@ -178,12 +178,13 @@ def _redact_rank(traces: TraceSet, rank: int, redactor: Redactor) -> RankTables:
         ]
         redone = pa.DictionaryArray.from_arrays(column.indices, arrow.strings(words))
         events = events.set_column(events.schema.get_field_index(name), name, redone)
-    memory = traces.memory(rank)
+    memory, dependencies = traces.memory(rank), traces.dependencies(rank)
     return RankTables(
         _redact_info(traces.info(rank), redactor),
         events,
         traces.collectives(rank),
         memory if len(memory) else None,
+        dependencies if len(dependencies) else None,
     )
 
 

@@ -57,14 +57,15 @@ class Column:
         name: column name, with its unit.
         type: Arrow type.
         doc: meaning, and when the value is absent.
-        optional: may be left out of a file; readers then supply ``absent``.
         absent: the value that stands for "not recorded".
+        optional: may be left out when a table is written; readers then supply ``absent``.
     """
 
     name: str
     type: pa.DataType
     doc: str
     absent: int | float | str | None = -1
+    optional: bool = False
 
 
 EVENTS = (
@@ -114,7 +115,16 @@ COLLECTIVES = (
     Column("in_splits", pa.list_(pa.int64()), "Elements sent to each member (all-to-all-v).", None),
     Column("out_splits", pa.list_(pa.int64()), "Elements received from each member.", None),
     Column("is_async", pa.int8(), "1 asynchronous call, 0 blocking, -1 unknown."),
-    Column("source", TEXT, "Who saw it: 'kernel', 'record_param_comms', 'hook', 'gloo'.", ""),
+    Column(
+        "source",
+        TEXT,
+        "Who saw it: 'kernel', 'record_param_comms', 'hook', 'gloo', 'nccl', 'inspector', 'chakra'.",
+        "",
+    ),
+    Column("algorithm", TEXT, "Algorithm the library chose, e.g. RING, TREE.", "", optional=True),
+    Column("protocol", TEXT, "Protocol the library chose: LL, LL128, SIMPLE.", "", optional=True),
+    Column("channels", pa.int16(), "Channels the library used.", optional=True),
+    Column("exec_ns", pa.int64(), "Execution time as the library measured it, ns.", optional=True),
 )
 """``rank=NNNNN/collectives.parquet``: one row per communication operation, in issue order."""
 
@@ -130,7 +140,22 @@ MEMORY = (
 )
 """``rank=NNNNN/memory.parquet``: one row per allocation event; only where recorded."""
 
-TABLES = {"events": EVENTS, "collectives": COLLECTIVES, "memory": MEMORY}
+DEPENDENCIES = (
+    Column("source", pa.int64(), "Row of events that comes first.", None),
+    Column("target", pa.int64(), "Row of events that cannot begin before it has ended.", None),
+    Column("kind", TEXT, "'data' or 'ctrl', as recorded.", ""),
+)
+"""``rank=NNNNN/dependencies.parquet``: one row per recorded dependency; only where recorded."""
+
+TABLES = {
+    "events": EVENTS,
+    "collectives": COLLECTIVES,
+    "memory": MEMORY,
+    "dependencies": DEPENDENCIES,
+}
+
+OPTIONAL_TABLES = ("memory", "dependencies")
+"""Tables that a rank may lack."""
 
 
 def arrow_schema(table: str) -> pa.Schema:

@@ -33,12 +33,14 @@ class RankTables:
         events: see ``schema.EVENTS``; sorted by ``start_ns``.
         collectives: see ``schema.COLLECTIVES``; in issue order.
         memory: see ``schema.MEMORY``; None where not recorded.
+        dependencies: see ``schema.DEPENDENCIES``; None where not recorded.
     """
 
     info: RankInfo
     events: pa.Table
     collectives: pa.Table
     memory: pa.Table | None = None
+    dependencies: pa.Table | None = None
 
 
 class TraceSetWriter:
@@ -60,6 +62,8 @@ class TraceSetWriter:
             write_table(part, "collectives", tables.collectives)
             if tables.memory is not None:
                 write_table(part, "memory", tables.memory)
+            if tables.dependencies is not None:
+                write_table(part, "dependencies", tables.dependencies)
             part.write(msgspec.json.encode(info), _MANIFEST)
 
     def finish(self, **job: Any) -> None:
@@ -186,6 +190,12 @@ class TraceSet:
     ) -> pa.Table | pd.DataFrame:
         """Allocation events of ``rank`` by time, no rows if not recorded; see :meth:`events`."""
         return self._table("memory", rank, columns, pandas)
+
+    def dependencies(
+        self, rank: int, columns: Sequence[str] | None = None, pandas: bool = False
+    ) -> pa.Table | pd.DataFrame:
+        """Recorded dependencies between events of ``rank``, no rows if none; see :meth:`events`."""
+        return self._table("dependencies", rank, columns, pandas)
 
     def _table(self, name: str, rank: int, columns: Sequence[str] | None, pandas: bool) -> Any:
         self.info(rank)

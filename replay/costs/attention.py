@@ -77,9 +77,7 @@ def attention_seconds(
     Returns:
         Seconds, shape ``(n,)``.
     """
-    b, rows, cols, d = (
-        np.atleast_1d(np.asarray(v, np.float64)) for v in (batch_heads, q, kv, dim)
-    )
+    b, rows, cols, d = (np.atleast_1d(np.asarray(v, np.float64)) for v in (batch_heads, q, kv, dim))
     mask, back = np.asarray(causal, bool), np.asarray(backward, bool)
     fixed = shares or (attention_share(gpu, backward=False), attention_share(gpu, backward=True))
     blocks_q = np.ceil(rows / BLOCK)

@@ -33,7 +33,12 @@ ASSUMED = tuple(_NEAREST)
 FALLBACK_SHARE = 0.75
 """For a GPU type of a user's own file."""
 
-_FUSED_ATTENTION = {"ampere": (0.73, 0.63), "hopper": (0.35, 0.30), "volta": (0.3, 0.25), "cdna3": (0.24, 0.21)}
+_FUSED_ATTENTION = {
+    "ampere": (0.73, 0.63),
+    "hopper": (0.35, 0.30),
+    "volta": (0.3, 0.25),
+    "cdna3": (0.24, 0.21),
+}
 
 
 @dataclass(frozen=True, slots=True)

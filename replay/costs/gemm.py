@@ -78,22 +78,33 @@ def default_model(gpu: Gpu, dtype: str = "bf16") -> GemmModel:
     return GemmModel(share=min(matmul_share(gpu, dtype) / loss, 1.0))
 
 
+def has_peak(gpu: Gpu, dtype: str) -> bool:
+    """Whether the GPU multiplies this type, or one that stands in for it."""
+    return dtype in _BYTES and _stand_in(gpu, dtype) in gpu.flops
+
+
 def peak_flops(gpu: Gpu, dtype: str) -> float:
     """Dense peak for ``dtype``, or for the type that hardware uses in its place.
 
     Raises:
         LayoutError: the GPU has no such peak.
     """
-    name, seen = dtype, set()
-    while name not in gpu.flops and name in _INSTEAD and name not in seen:
-        seen.add(name)
-        name = _INSTEAD[name]
+    name = _stand_in(gpu, dtype)
     if name not in gpu.flops:
         raise LayoutError(
             f"GPU {gpu.name!r}: no peak for {dtype!r} among {', '.join(gpu.flops)}; "
             "add it to the description or ask for another type"
         )
     return gpu.flops[name]
+
+
+def _stand_in(gpu: Gpu, dtype: str) -> str:
+    name = dtype
+    for _ in _INSTEAD:
+        if name in gpu.flops:
+            break
+        name = _INSTEAD.get(name, name)
+    return name
 
 
 def gemm_seconds(
@@ -114,7 +125,9 @@ def gemm_seconds(
     Returns:
         Seconds, shape ``(products,)``.
     """
-    sides = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, np.float64)) for v in (batch, m, n, k)))
+    sides = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(v, np.float64)) for v in (batch, m, n, k))
+    )
     shapes = np.stack(sides, axis=1)
     distinct, back = np.unique(shapes, axis=0, return_inverse=True)
     chosen = model or default_model(gpu, dtype)
@@ -205,4 +218,5 @@ def _best(
     step = max(16 // max(int(size), 1), 1)
     crooked = (n % step != 0) | (k % step != 0)
     fastest = time.reshape(len(shapes), -1).min(axis=1)
-    return fastest * np.where(crooked, model.misaligned, 1.0) + model.fixed_s
+    total: F64 = fastest * np.where(crooked, model.misaligned, 1.0) + model.fixed_s
+    return total

@@ -46,9 +46,7 @@ def fit_gemm(shapes: F64, seconds: F64, gpu: Gpu, dtype: str) -> GemmModel:
     return replace(model, spread=float(np.median(np.abs(errors(found.x)))))
 
 
-def _share_only(
-    shapes: F64, seconds: F64, gpu: Gpu, dtype: str, start: GemmModel
-) -> GemmModel:
+def _share_only(shapes: F64, seconds: F64, gpu: Gpu, dtype: str, start: GemmModel) -> GemmModel:
     """Scale the default model so that it meets the median of what was measured."""
     if not len(shapes):
         return start

@@ -127,7 +127,8 @@ def memory_slowdown(load: Load, gpu: Gpu, model: Interference = DEFAULT) -> F64:
     moved = np.maximum(load.alone_ns, 1) * 1e-9 * gpu.hbm_bytes_per_s
     cached = np.minimum(1.0, gpu.l2_bytes / moved)
     by_memory = (1 + model.lam * share * cached) / (1 - share)
-    return np.maximum(by_sms, by_memory)
+    slower: F64 = np.maximum(by_sms, by_memory)
+    return slower
 
 
 def joining_share(threads: ArrayLike) -> F64:
@@ -155,4 +156,5 @@ def overlapped_time(alone_ns: ArrayLike, window_ns: ArrayLike, factor: ArrayLike
     alone = np.asarray(alone_ns, np.float64)
     window, factor = np.asarray(window_ns, np.float64), np.asarray(factor, np.float64)
     inside = np.minimum(alone * factor, window)
-    return inside + alone - inside / factor
+    total: F64 = inside + alone - inside / factor
+    return total

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from foretrace.replay.cluster import Gpu
 from foretrace.replay.costs.attention import attention_seconds
 from foretrace.replay.costs.efficiency import MEMORY_DEFAULTS
-from foretrace.replay.costs.gemm import GemmModel, default_model, gemm_seconds, peak_flops
+from foretrace.replay.costs.gemm import GemmModel, default_model, gemm_seconds, has_peak, peak_flops
 from foretrace.replay.costs.kernel_book import ATTENTION, GEMM, Book
 from foretrace.replay.costs.kernel_class import KERNEL_CLASSES
 from foretrace.replay.costs.kernel_work import Work
@@ -89,12 +89,10 @@ def estimate(work: Work, gpu: Gpu, book: Book | None = None) -> Estimate:
 def model_estimate(work: Work, gpu: Gpu, book: Book | None = None) -> Estimate:
     """The models alone: class curves where fitted, else the roofline with published shares."""
     n = len(work)
-    result = Estimate(
-        np.full(n, np.nan), np.full(n, Origin.UNKNOWN, np.int8), np.full(n, np.inf)
-    )
+    result = Estimate(np.full(n, np.nan), np.full(n, Origin.UNKNOWN, np.int8), np.full(n, np.inf))
     for dtype in np.unique(work.dtype[work.kind == GEMM]):
         mine = (work.kind == GEMM) & (work.dtype == dtype) & (work.sides[:, 1] > 0)
-        if not mine.any() or not dtype:
+        if not mine.any() or not has_peak(gpu, str(dtype)):
             continue
         model, origin = _gemm_model(str(dtype), gpu, book)
         times = gemm_seconds(*work.sides[mine].T, gpu=gpu, dtype=str(dtype), model=model)
@@ -118,10 +116,11 @@ def _gemm_model(dtype: str, gpu: Gpu, book: Book | None) -> tuple[GemmModel, Ori
 def _attention(result: Estimate, work: Work, gpu: Gpu) -> None:
     for dtype in np.unique(work.dtype[work.kind == ATTENTION]):
         mine = (work.kind == ATTENTION) & (work.dtype == dtype) & (work.sides[:, 1] > 0)
-        if not mine.any() or not dtype:
+        if not mine.any() or not has_peak(gpu, str(dtype)):
             continue
+        heads, q, kv, dim = work.sides[mine].T
         times = attention_seconds(
-            *work.sides[mine].T, work.causal[mine], backward=work.backward[mine], gpu=gpu,
+            heads, q, kv, dim, work.causal[mine], backward=work.backward[mine], gpu=gpu,
             dtype=str(dtype),
         )  # fmt: skip
         _put(result, mine, times, Origin.ROOFLINE, _ATTENTION_SPREAD)

@@ -79,7 +79,12 @@ def samples_of(kernels: KernelTable) -> Samples:
     share = share_under_communication(kernels)
     alone = np.flatnonzero(~kernels.communicates & (share < ALONE_BELOW) & (kernels.dur_ns > 0))
     work = work_of(kernels)
-    columns = (kernels.name.codes, kernels.operator.codes, kernels.shapes.codes, kernels.dtypes.codes)
+    columns = (
+        kernels.name.codes,
+        kernels.operator.codes,
+        kernels.shapes.codes,
+        kernels.dtypes.codes,
+    )
     stacked = np.stack([np.asarray(c, np.int64)[alone] for c in columns], axis=1)
     _, first, group = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(group.reshape(-1), kind="stable")

@@ -44,7 +44,10 @@ _RULES = (
     ("cross_entropy", r"cross_entropy|nll_loss|logsoftmax|log_softmax"),
     ("softmax", r"softmax"),
     ("norm", r"norm|bn_fw|bn_bw|gammabeta|cuapply|cucompute.*grad|welford"),
-    ("copy", r"winograd(?:forward|wgrad|dgrad)|nchwtonhwc|nhwctonchw|catarray|copy_kernel|direct_copy|transpose|permute|fillfunctor"),
+    (
+        "copy",
+        r"winograd(?:forward|wgrad|dgrad)|nchwtonhwc|nhwctonchw|catarray|copy_kernel|direct_copy|transpose|permute|fillfunctor",
+    ),
     (
         "convolution",
         r"conv|fprop|dgrad|wgrad|winograd|scudnn|cudnn_(?:infer_|train_)?(?:volta|ampere|turing)",

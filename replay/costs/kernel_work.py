@@ -175,10 +175,15 @@ def _traffic(kind: str, operator: str, sizes: list[Any], types: list[Any]) -> fl
     numbers, widths = zip(*tensors, strict=True)
     each = [n * w for n, w in tensors]
     largest = max(each)
+    if kind == "embedding" and len(tensors) > 1:
+        table, index = sizes[0], tensors[1][0]  # rows read, rows written
+        width = float(table[-1]) if isinstance(table[-1], int) else 0.0
+        return float(2 * index * width * widths[0])
     rule = _RULES.get(kind)
     if rule is not None:
         return rule(operator, each)
-    return sum(each) + max(numbers) * max(widths) if kind == "elementwise" else sum(each) + largest
+    written = max(numbers) * max(widths) if kind == "elementwise" else largest
+    return float(sum(each) + written)
 
 
 def _in_place(operator: str, each: list[float]) -> float:

@@ -93,7 +93,7 @@ def _assembled(table: OpTable, matches: Matches, meetings: Meetings, issued: boo
         *_meeting_edges(table, lane, meetings, at.join[matches.groups :], at),
     ]
     if issued:
-        edges.append(_edge(at, *issue_edges(table), EdgeKind.HOST_ORDER))
+        edges += _issue_edges(table, at)
     source = np.concatenate([e[0] for e in edges])
     target = np.concatenate([e[1] for e in edges])
     kind = np.repeat(np.array([e[2] for e in edges], np.int8), [len(e[0]) for e in edges])
@@ -109,6 +109,16 @@ def _assembled(table: OpTable, matches: Matches, meetings: Meetings, issued: boo
 def _edge(at: Numbering, earlier: I64, later: I64, kind: EdgeKind) -> Edges:
     """Rows ``later`` do not enter before rows ``earlier`` have ended."""
     return at.row[earlier], at.entry[later], kind
+
+
+def _issue_edges(table: OpTable, at: Numbering) -> list[Edges]:
+    """Order in which each worker issued its operations."""
+    earlier, later, ended = issue_edges(table, at.matches.compute)
+    arrived = ~ended & (at.entry[earlier] != at.row[earlier])
+    return [
+        _edge(at, earlier[ended], later[ended], EdgeKind.HOST_ORDER),
+        (at.entry[earlier[arrived]], at.entry[later[arrived]], EdgeKind.HOST_ORDER),
+    ]
 
 
 def _lane_edges(table: OpTable, lane: I64, at: Numbering) -> list[Edges]:

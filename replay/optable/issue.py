@@ -13,7 +13,7 @@ OVERLAP = 0.2
 """An operation runs into the next one when it ends later than that one's start by this share of
 its length: less is rounding (single-precision seconds move by tens of microseconds)."""
 SELDOM = 0.1
-"""Share of overlapping pairs up to which two operation types count as one after the other."""
+"""Share of overlapping rows up to which an operation type counts as holding up what follows."""
 OFTEN = 0.25
 """Share of overlapping rows from which a collective counts as running beside the computes."""
 
@@ -42,18 +42,23 @@ def runs_alongside(table: OpTable) -> np.ndarray:
     return result
 
 
-def issue_edges(table: OpTable) -> tuple[I64, I64]:
-    """Rows that wait for the rows issued just before them on the same worker.
+def issue_edges(table: OpTable, compute: I64) -> tuple[I64, I64, np.ndarray]:
+    """Each row and those issued just before it on the same worker.
 
-    Transfers that were issued as one batch (same start and end) do not wait for each other.
-    Pairs of operation types that the table shows to overlap are left out.
+    Transfers that were issued at once do not wait for each other. Where the table shows that an
+    operation type runs beside what follows it, that waits only until it was issued, and for the
+    end of the last work before. A send is issued when what it sends is there, however late its
+    stream gets to it.
+
+    Args:
+        table: the table.
+        compute: row of the compute behind each transfer, -1 unknown, shape ``(rows,)``.
 
     Returns:
-        ``(earlier row, later row)``.
+        ``(earlier row, later row, whether the later waits for the earlier's end)``.
     """
     transfer = np.isin(table.role, TRANSFERS)
     joined = transfer[1:] & transfer[:-1] & (np.diff(table.start_ns) == 0)
-    joined &= np.diff(table.end_ns) == 0
     joined &= np.diff(table.slot) == 0
     first = np.flatnonzero(np.append(True, ~joined))
     size = np.diff(np.append(first, len(table)))
@@ -63,12 +68,29 @@ def issue_edges(table: OpTable) -> tuple[I64, I64]:
     count = size[batch[later] - 1]
     earlier = ranges(first[batch[later] - 1], count)
     later = np.repeat(later, count)
+    ended = _one_after_the_other(table, earlier, later)
+    work = np.flatnonzero(~transfer)
+    loose = later[~ended | ((table.role[later] == Role.RECV) & transfer[earlier])]
+    before = np.searchsorted(work, first[batch[loose]]) - 1
+    before, loose = work[before[before >= 0]], loose[before >= 0]
+    same = table.slot[before] == table.slot[loose]
+    before, loose = before[same], loose[same]
+    kept = _one_after_the_other(table, before, loose)
+    earlier = np.concatenate([earlier, before[kept]])
+    later = np.concatenate([later, loose[kept]])
+    ended = np.append(ended, np.ones(int(kept.sum()), bool))
+    sent = (table.role[later] == Role.SEND) & (compute[later] >= 0)
+    real = ~sent | (compute[later] == earlier)
+    return earlier[real], later[real], ended[real]
+
+
+def _one_after_the_other(table: OpTable, earlier: I64, later: I64) -> np.ndarray:
+    """Whether the earlier row holds up what follows it, decided by its operation type."""
     kinds = len(table.operations)
-    pair = table.op[earlier] * kinds + table.op[later]
-    overlap = np.bincount(pair, _runs_into(table, earlier, later), kinds * kinds)
-    total = np.bincount(pair, minlength=kinds * kinds)
-    keep = (overlap <= SELDOM * total)[pair]
-    return earlier[keep], later[keep]
+    op = table.op[earlier]
+    overlap = np.bincount(op, _runs_into(table, earlier, later), kinds)
+    result: np.ndarray = (overlap <= SELDOM * np.bincount(op, minlength=kinds))[op]
+    return result
 
 
 def _runs_into(table: OpTable, earlier: I64, later: I64) -> np.ndarray:

@@ -38,6 +38,10 @@ class Metadata:
         peer: global rank of the p2p peer.
         root: number within the group of the root or the p2p peer.
         is_async: 1, 0 or -1.
+        algorithm: what the library chose.
+        protocol: what the library chose.
+        channels: how many the library used.
+        exec_ns: execution as the library measured it, ns.
     """
 
     collective: str = ""
@@ -56,6 +60,10 @@ class Metadata:
     peer: int = -1
     root: int = -1
     is_async: int = -1
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = -1
+    exec_ns: int = -1
 
 
 @dataclass(slots=True)

@@ -71,6 +71,10 @@ def as_table(operations: list[Operation]) -> pa.Table:
         "out_splits": [m.out_splits for m in metas],
         "is_async": [m.is_async for m in metas],
         "source": [op.source for op in operations],
+        "algorithm": [m.algorithm for m in metas],
+        "protocol": [m.protocol for m in metas],
+        "channels": [m.channels for m in metas],
+        "exec_ns": [m.exec_ns for m in metas],
     }
     arrays = [_array(columns[c.name], c.type) for c in COLLECTIVES]
     return pa.Table.from_arrays(arrays, schema=arrow_schema("collectives"))

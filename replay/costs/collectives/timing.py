@@ -174,7 +174,7 @@ def _ring(
         hops = np.where(rooted, np.maximum(shapes.ranks - 2, 1) / 4, 1.0)
         column["fill"][:] = hops * net.channels / (1e3 * bus)
         column["fill_parts"][:] = np.where(rooted, 1, shapes.ranks) * net.channels
-        column["fill_cap"][:] = _SLICE_BYTES
+        column["fill_cap"][:] = np.where(rooted, 2 * _SLICE_BYTES, _SLICE_BYTES)
 
 
 def _tree(
@@ -218,7 +218,10 @@ def _in_switch(
 ) -> None:
     generation, per_node = cluster.gpu.generation, shapes.per_node
     channels = 16.0 if generation == "hopper" else 24.0
-    inside = links.gpu * NVLS_EFFICIENCY.get(generation, 0.85) * per_node / (per_node + 1)
+    # Beyond 8 GPUs the bus bandwidth stays that of 8: seen on racks of 72.
+    wide = 14 / 9 * per_node / (2 * np.maximum(per_node - 1, 1))
+    part = np.where(per_node > 8, wide, per_node / (per_node + 1))
+    inside = links.gpu * NVLS_EFFICIENCY.get(generation, 0.85) * part
     cap = np.full(len(per_node), float(_NVLS_CHUNK_BYTES))
     depth, rate = np.zeros(len(per_node)), inside
     if algorithm == NVLS_TREE:

@@ -51,6 +51,10 @@ COMMANDS = {
         "foretrace.cli.cost:calibrate_command",
         "Fit the cost of collectives to one machine.",
     ),
+    "memory": Entry(
+        "foretrace.cli.memory:memory_command",
+        "Say whether a job fits its GPUs, or what a recording held.",
+    ),
     "redact": Entry(
         "foretrace.cli.traces:redact_command",
         "Copy a trace set without names, paths and hosts.",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foretrace.replay.cluster import Cluster, load_cluster
 from foretrace.replay.costs.collectives.choice import predict
 from foretrace.replay.costs.collectives.cost import Collectives, collective_costs
-from foretrace.replay.costs.collectives.nccl_constants import CANDIDATES, LL, RING, SIMPLE
+from foretrace.replay.costs.collectives.nccl_constants import CANDIDATES, LL, NVLS, RING, SIMPLE
 from foretrace.replay.costs.collectives.price import switches
 from foretrace.replay.costs.collectives.shapes import Shapes
 from foretrace.replay.costs.collectives.shared import DATASHEET
@@ -180,3 +180,13 @@ def test_drops_happen_only_where_the_choice_switches() -> None:
     assert set(drops) <= listed
     assert len(listed) >= 3
     assert CANDIDATES[switches(0, 64, 8, cluster)[0][1]][1] == LL
+
+
+def test_in_switch_reduction_over_a_rack_keeps_the_bus_bandwidth_of_eight() -> None:
+    cluster = load_cluster("gb200-nvl72")
+    nvls = only(CANDIDATES.index((NVLS, SIMPLE)))
+    size = 64 << 30
+    made = collective_costs(Collectives.of(0, size, [8, 72], 1), cluster, allowed=nvls)
+    bus = size / made.parts.wire * 2 * np.array([7 / 8, 71 / 72])
+    assert bus[1] == pytest.approx(bus[0])
+    assert bus[0] / 1e3 == pytest.approx(721.8 * 0.74 * 8 / 9 * 14 / 8, rel=0.03)  # 831 GB/s

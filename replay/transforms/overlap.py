@@ -1,0 +1,106 @@
+"""Take the overlap of some device work with all other away, or make it perfect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from foretrace.replay.engine import replay
+from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind
+from foretrace.replay.selection import Mask, selected
+from foretrace.replay.transforms.base import Transform
+from foretrace.replay.transforms.edit import Edges, edges_of, joined, new_edges, rebuilt
+from foretrace.traces.errors import ScenarioError
+
+WORK = (TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET, TaskKind.COMM)
+
+
+class Overlap(Transform, frozen=True, kw_only=True):
+    """The selected device work overlaps with nothing, or holds nothing up.
+
+    Attributes:
+        mode: ``none``: on each rank, selected and other work run one after the other, in the
+            order in which they began. ``perfect``: other streams and the host no longer wait
+            for the selected work; the end of a step still does.
+    """
+
+    select: str = "comm"
+    mode: Literal["none", "perfect"] = "none"
+
+    def __call__(self, graph: JobGraph) -> JobGraph:
+        """The job with the other overlap."""
+        mask = selected(graph, self.select) & np.isin(graph.kind, WORK)
+        if not mask.any():
+            raise ScenarioError(f"overlap: {self.select!r} selects no device work")
+        edges = edges_of(graph)
+        if self.mode == "none":
+            return rebuilt(graph, joined(edges, _one_after_the_other(graph, mask)), "overlap")
+        holds = np.isin(edges.kind, (EdgeKind.EVENT, EdgeKind.SYNC)) & mask[edges.source]
+        holds &= graph.lane[edges.source] != graph.lane[edges.target]
+        return rebuilt(graph, edges.keep(~holds), "overlap")
+
+
+def _one_after_the_other(graph: JobGraph, mask: Mask) -> Edges:
+    """Edges between selected and other work of each rank, in the order of their starts.
+
+    That order agrees with all dependencies of the job, so that nothing can wait for itself.
+    """
+    start = replay(graph).start_ns
+    found = [new_edges(np.zeros(0, np.int64), np.zeros(0, np.int64), EdgeKind.STREAM)]
+    for selected_lane, other_lane in _lane_pairs(graph, mask):
+        ours, others = (
+            lane[np.lexsort((lane, start[lane]))] for lane in (selected_lane, other_lane)
+        )
+        before = _last_before(start, others, ours)
+        found.append(_held(graph, start, before, ours))
+        before = _last_before(start, ours, others)
+        found.append(_held(graph, start, before, others))
+    return joined(*found)
+
+
+def _lane_pairs(graph: JobGraph, mask: Mask) -> Iterator[tuple[I64, I64]]:
+    """Selected work of one lane and other work of another lane of the same rank."""
+    work = np.flatnonzero(np.isin(graph.kind, WORK))
+    work = work[np.argsort(graph.lane[work], kind="stable")]
+    lanes, first = np.unique(graph.lane[work], return_index=True)
+    by_rank: dict[int, list[I64]] = {}
+    for lane, tasks in zip(lanes.tolist(), np.split(work, first[1:]), strict=True):
+        by_rank.setdefault(int(graph.lanes.rank[lane]), []).append(tasks)
+    for several in by_rank.values():
+        for a in several:
+            for b in several:
+                ours, others = a[mask[a]], b[~mask[b]]
+                if a is not b and len(ours) and len(others):
+                    yield ours, others
+
+
+def _last_before(start: I64, earlier: I64, tasks: I64) -> I64:
+    """The last of ``earlier`` that began before each task, by number where both began at once."""
+    both = np.concatenate([earlier, tasks])
+    order = np.lexsort((both, start[both]))
+    is_earlier = order < len(earlier)
+    count = np.cumsum(is_earlier)[~is_earlier] - 1
+    # ``tasks`` are in that order already, so the counts belong to them one by one.
+    return np.where(count >= 0, earlier[np.maximum(count, 0)], -1)
+
+
+def _held(graph: JobGraph, start: I64, before: I64, tasks: I64) -> Edges:
+    """Each task waits for the one before it; a collective's members all do, if they still can."""
+    fresh = before >= 0
+    fresh[1:] &= before[1:] != before[:-1]  # the lane's own order does the rest
+    source, target = before[fresh], tasks[fresh]
+    join = _joins(graph)[graph.collective[target]]
+    join = np.where(graph.kind[target] == TaskKind.COMM, join, -1)
+    at_join = join >= 0
+    at_join &= (start[source] < start[join]) | ((start[source] == start[join]) & (source < join))
+    return new_edges(source, np.where(at_join, join, target), EdgeKind.STREAM)
+
+
+def _joins(graph: JobGraph) -> I64:
+    """JOIN task of each collective, and -1 for none behind them."""
+    join = np.full(len(graph.collectives.kind) + 1, -1, np.int64)
+    tasks = np.flatnonzero((graph.kind == TaskKind.JOIN) & (graph.collective >= 0))
+    join[graph.collective[tasks]] = tasks
+    return join
