@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.analysis.causes import RULES
-from foretrace.analysis.causes.case import Case, Cause, make_case, step_time
+from foretrace.analysis.causes.case import Case, Cause, make_case
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import JobGraph, Timeline
-from foretrace.replay.timeline import step_windows
+from foretrace.replay.timeline import step_time, step_windows
 
 LEAST_SHARE = 0.005
 """Findings that save less than this share of the step are not reported."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrace.analysis.activity import compute_tasks
-from foretrace.analysis.causes.case import Case, make_case, step_time
+from foretrace.analysis.causes.case import Case, make_case
 from foretrace.analysis.communication import labels
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, JobGraph, TaskKind
-from foretrace.replay.timeline import step_windows
+from foretrace.replay.timeline import step_time, step_windows
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 if TYPE_CHECKING:

@@ -105,7 +105,8 @@ def attribution_table(name: str, blame: Blame, published: dict[str, Any]) -> Tab
 def times_table(name: str, path: Path, runs: int) -> Table:
     """Wall time of whole processes, and what they say of the what-ifs alone."""
     whole, inside = [], []
-    command = [Path(sys.executable).with_name("foretrace"), "stragglers", path, "--json"]
+    program = str(Path(sys.executable).with_name("foretrace"))
+    command = [program, "stragglers", str(path), "--json"]
     for _ in range(runs + 1):  # the first one warms the file cache
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, check=True)

@@ -261,3 +261,24 @@ def last_ancestor(number: I64, pred_ptr: I64, pred: I64, keep: Bool) -> I64:
                 p = pred[e]
                 result[i] = max(result[i], result[p], number[p])
     return result
+
+
+@njit(cache=True)
+def binding_ancestors(
+    wanted: Bool, times_ns: tuple[I64, I64], edges: tuple[I64, I64, Bool, I64]
+) -> None:
+    """Mark, in place, every task that a marked task starts right after, over any number of edges.
+
+    Args:
+        wanted: marks, shape ``(n,)``, tasks in topological order.
+        times_ns: start and end of each task, both of shape ``(n,)``.
+        edges: pred_ptr, pred, from_start and delay_ns.
+    """
+    start, end = times_ns
+    pred_ptr, pred, from_start, delay_ns = edges
+    for i in range(len(wanted) - 1, -1, -1):
+        if wanted[i]:
+            for e in range(pred_ptr[i], pred_ptr[i + 1]):
+                p = pred[e]
+                if (start[p] if from_start[e] else end[p]) + delay_ns[e] == start[i]:
+                    wanted[p] = True

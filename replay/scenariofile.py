@@ -15,7 +15,8 @@
     select = "kernel:*gemm*"
     factor = 0.8
 
-A scenario may also say ``what_if = "comm=x0.5; stall=0"``, as on the command line; that comes first.
+A scenario may also say ``what_if = "comm=x0.5; stall=0"``, as on the command line, which comes
+first.
 """
 
 from __future__ import annotations

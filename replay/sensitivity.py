@@ -15,10 +15,9 @@ import numpy as np
 from foretrace.replay.criticalpath import PathPart, critical_path
 from foretrace.replay.engine import counts_from_start
 from foretrace.replay.graph import I64, JobGraph, Timeline
-from foretrace.replay.kernels import path_range
+from foretrace.replay.kernels import binding_ancestors, path_range
 from foretrace.replay.slack import closing_tasks
 from foretrace.replay.taskclasses import TaskClasses, classify
-from foretrace.replay.timeline import step_windows
 
 _AT_ONCE = 32  # classes of one pass: bounds its memory
 
@@ -144,23 +143,20 @@ def _derivatives(
 
 def _binding(timeline: Timeline, roots: I64) -> _Binding:
     """All edges that bind, in front of the given tasks."""
-    graph = timeline.graph
-    from_start = counts_from_start(graph)
-    at = np.where(from_start, timeline.start_ns[graph.pred], timeline.end_ns[graph.pred])
-    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    tight = at + graph.edge_delay_ns == timeline.start_ns[target]
+    graph, from_start = timeline.graph, counts_from_start(timeline.graph)
     wanted = np.zeros(len(graph), bool)
-    front = np.unique(roots)
-    while len(front):
-        wanted[front] = True
-        edge = _edges_into(graph, front)
-        source = graph.pred[edge[tight[edge]]]
-        front = np.unique(source[~wanted[source]])
+    wanted[roots] = True
+    edges = (graph.pred_ptr, graph.pred, from_start, graph.edge_delay_ns)
+    binding_ancestors(wanted, (timeline.start_ns, timeline.end_ns), edges)
     task = np.flatnonzero(wanted)
     edge = _edges_into(graph, task)
-    edge = edge[tight[edge]]
+    target = np.repeat(task, np.diff(graph.pred_ptr)[task])
+    source = graph.pred[edge]
+    at = np.where(from_start[edge], timeline.start_ns[source], timeline.end_ns[source])
+    tight = at + graph.edge_delay_ns[edge] == timeline.start_ns[target]
+    edge, target = edge[tight], target[tight]
     ptr = np.zeros(len(task) + 1, np.int64)
-    place = np.searchsorted(task, target[edge])
+    place = np.searchsorted(task, target)
     np.cumsum(np.bincount(place, minlength=len(task)), out=ptr[1:])
     pred = np.searchsorted(task, graph.pred[edge])
     own = (timeline.end_ns - timeline.start_ns)[task]

@@ -66,7 +66,8 @@ class RankInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     source: str = ""
     """File it came from."""
     rank_from: str = ""
-    """Where ``rank`` was found: "distributedInfo", "file name", "order" or "collector"."""
+    """Where ``rank`` was found: "distributedInfo", "collectives", "file name", "order" or
+    "collector"."""
     clock_offset_ns: int = 0
     """Clock correction already added to all times, ns; 0 where unknown."""
     clock_samples: list[Any] = msgspec.field(default_factory=list)

@@ -197,6 +197,17 @@ class TraceSet:
         """Recorded dependencies between events of ``rank``, no rows if none; see :meth:`events`."""
         return self._table("dependencies", rank, columns, pandas)
 
+    def tables(self, rank: int) -> RankTables:
+        """Everything about ``rank`` at once."""
+        memory, dependencies = self.memory(rank), self.dependencies(rank)
+        return RankTables(
+            self.info(rank),
+            self.events(rank),
+            self.collectives(rank),
+            memory if len(memory) else None,
+            dependencies if len(dependencies) else None,
+        )
+
     def _table(self, name: str, rank: int, columns: Sequence[str] | None, pandas: bool) -> Any:
         self.info(rank)
         wanted = [c.name for c in TABLES[name]] if columns is None else list(columns)

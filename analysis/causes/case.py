@@ -11,7 +11,7 @@ from foretrace.analysis.intervals import F64
 from foretrace.replay.criticalpath import PathPart, critical_path
 from foretrace.replay.engine import is_sorted, replay, sort_tasks
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind, Timeline
-from foretrace.replay.timeline import StepWindows, step_windows
+from foretrace.replay.timeline import StepWindows, step_time, step_windows
 
 NEVER_NS = -(1 << 60)
 """Delay of an edge that no longer holds anything back."""
@@ -143,17 +143,3 @@ def make_case(graph: JobGraph) -> Case:
         path_edge[bound[bound >= 0]] = True
     path_ns /= max(len(windows.step), 1)
     return Case(graph, timeline, windows, step_time(windows), path_ns, path_edge)
-
-
-def step_time(windows: StepWindows) -> float:
-    """Mean time of a step, ns; where steps overlap the common time counts once.
-
-    A host that runs ahead of its device opens the next step before the last one has ended;
-    the length of such windows says little, their union says how fast the job goes.
-    """
-    if not len(windows.step):
-        return 0.0
-    before = np.maximum.accumulate(windows.end_ns)[:-1]
-    begin = windows.start_ns.copy()
-    begin[1:] = np.maximum(begin[1:], before)
-    return float(np.maximum(windows.end_ns - begin, 0).sum()) / len(windows.step)

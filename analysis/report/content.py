@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretrace.analysis.breakdown import COLUMNS, breakdown, step_pieces
-from foretrace.analysis.causes.case import make_case, step_time
+from foretrace.analysis.causes.case import make_case
 from foretrace.analysis.figures import COLOURS, LABELS, breakdown_figure, timeline_figure
 from foretrace.analysis.findings import Finding, Findings, find
 from foretrace.analysis.report.hover import hover_data
@@ -17,7 +17,7 @@ from foretrace.analysis.report.tables import Table, sensitivity_table, tables
 from foretrace.analysis.run import Run, slowest_step
 from foretrace.analysis.sensitivity import sensitivity
 from foretrace.replay.accuracy import StepAccuracy
-from foretrace.replay.timeline import step_windows
+from foretrace.replay.timeline import step_time, step_windows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -328,7 +328,8 @@ def _add_rank(
     parts.add_edges(done, tasks.resume, EdgeKind.SYNC)
     produced, consumed = streamwaits.collective_waits(events, p.collectives, launched, p.call_of)
     recorded = streamwaits.recorded_stream_waits(events, launched, p.call_of)
-    for rows in (produced, consumed, recorded):
+    inferred = streamwaits.inferred_stream_waits(events, p.collectives, launched, p.call_of, names)
+    for rows in (produced, consumed, recorded, inferred):
         (source, target), contradicted = streamwaits.uncontradicted(events, rows)
         parts.count_dropped("stream wait against the recorded order", contradicted)
         parts.add_edges(device.finish[source], device.begin[target], EdgeKind.EVENT)

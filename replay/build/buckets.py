@@ -26,7 +26,7 @@ def with_bucket_waits(
         (collectives.work >= 0) & (collectives.wait < 0) & (call_of[collectives.work] >= 0)
     )
     pending = pending[events.device[collectives.work[pending]] != NETWORK]
-    stray = _stray_waits(events, collectives, names)
+    stray = stray_waits(events, collectives, names)
     if not len(pending) or not len(stray):
         return collectives
     launch = call_of[collectives.work[pending]]
@@ -45,7 +45,7 @@ def with_bucket_waits(
     return replace(collectives, wait=wait)
 
 
-def _stray_waits(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> I64:
+def stray_waits(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> I64:
     """Stream waits outside of the calls that issue or await a communication operation."""
     stream_wait = [n for n in np.unique(events.name) if STREAM_WAIT.search(names[n])]
     rows = np.flatnonzero((events.kind == KIND["runtime"]) & np.isin(events.name, stream_wait))

@@ -124,8 +124,10 @@ def find_anchors(
 def _sorted_anchors(columns: list[np.ndarray]) -> Anchors:
     """Anchors in thread and time order, each cut off where the next one starts."""
     thread, at, until, kind, row, resumes, tag = columns
-    # At one instant: bursts and gaps end, marks close, then what begins there begins.
-    role = np.where(tag >= 0, np.where(np.isin(tag % 4, (RESUME, BURST_FIRST)), 1, 0), 2)
+    # At one instant: bursts, gaps and blocked calls end, then marks stand, then calls begin.
+    ends = (tag < 0) & resumes
+    role = np.where(ends | (tag >= 0), np.where(np.isin(tag % 4, (RESUME, BURST_FIRST)), 1, 0), 2)
+    role = np.where(ends, 0, role)
     role = np.where((tag >= 0) & (tag % 4 == GIVE), 3, role)
     order = np.lexsort((until, role, at, thread))
     thread, at, until = thread[order], at[order], until[order]

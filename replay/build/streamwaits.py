@@ -5,13 +5,28 @@ What the recorded order contradicts is dropped and counted, never kept with a ne
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from foretrace.replay.build.buckets import stray_waits
 from foretrace.replay.build.calls import MAX_DRIFT, RETURN_TOLERANCE_NS
 from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
-from foretrace.replay.build.launches import AFTER, BEFORE, Launches, join_key, near
+from foretrace.replay.build.launches import (
+    AFTER,
+    BEFORE,
+    Launches,
+    join_key,
+    near,
+    stream_key,
+)
 from foretrace.replay.build.syncs import Rows, current_stream, recorded_event
 from foretrace.replay.graph import I64
+
+EVENT_RECORD = re.compile(r"EventRecord")
+
+CLOSE_NS = 20_000
+"""A start this soon after another stream's work has ended is taken to have waited for it."""
 
 
 def collective_waits(
@@ -59,6 +74,60 @@ def recorded_stream_waits(events: RankEvents, launched: Launches, call_of: I64) 
     source = near(launched, launched.stream, awaited, since, BEFORE)
     target = near(launched, launched.stream, waiting, events.start[call], AFTER)
     return source, target
+
+
+def inferred_stream_waits(
+    events: RankEvents,
+    collectives: RankCollectives,
+    launched: Launches,
+    call_of: I64,
+    names: tuple[str, ...],
+) -> Rows:
+    """Stream waits of ordinary code, where no synchronisation row says what they wait for.
+
+    The next work that the waiting thread launches waits for the work before the thread's last
+    event record. Where records are not traced, it waits for the work of another stream that ended
+    just before it began, if there is one.
+
+    Returns:
+        ``(source row, target row)`` pairs.
+    """
+    wait = stray_waits(events, collectives, names)
+    has_row = np.zeros(len(events.kind), bool)
+    sync = np.flatnonzero((events.kind == KIND["sync"]) & (call_of >= 0))
+    has_row[call_of[sync]] = True
+    wait = wait[~has_row[wait]]
+    thread, at = events.thread[wait], events.start[wait]
+    target = near(launched, launched.thread, thread, at, AFTER)
+    record = _last_record(events, names, wait)
+    since = np.where(record >= 0, events.start[record], at)
+    source = near(launched, launched.thread, np.where(record >= 0, thread, -1), since, BEFORE)
+    unknown = (record < 0) & (target >= 0)
+    source[unknown] = _ended_just_before(events, launched, target[unknown], at[unknown])
+    other = stream_key(events, source) != stream_key(events, target)
+    return source[other], target[other]
+
+
+def _last_record(events: RankEvents, names: tuple[str, ...], wait: I64) -> I64:
+    """The event record call that each wait's thread made last before it, -1 for none."""
+    named = [n for n in np.unique(events.name) if EVENT_RECORD.search(names[n])]
+    rows = np.flatnonzero((events.kind == KIND["runtime"]) & np.isin(events.name, named))
+    calls = Launches(rows, events.start[rows], rows, events.thread[rows])
+    return near(calls, calls.thread, events.thread[wait], events.start[wait], BEFORE)
+
+
+def _ended_just_before(events: RankEvents, launched: Launches, target: I64, at: I64) -> I64:
+    """The work of another stream, launched before the wait, that ended last before each target."""
+    best = np.full(len(target), -1, np.int64)
+    begin = events.start[target]
+    latest = begin - CLOSE_NS
+    for stream in np.unique(launched.stream):
+        wanted = np.where(stream_key(events, target) == stream, -1, stream)
+        last = near(launched, launched.stream, wanted, at, BEFORE)
+        end = np.where(last >= 0, events.end[last], np.iinfo(np.int64).min)
+        better = (end >= latest) & (end <= begin + RETURN_TOLERANCE_NS)
+        best[better], latest[better] = last[better], end[better]
+    return best
 
 
 def uncontradicted(events: RankEvents, rows: Rows) -> tuple[Rows, int]:

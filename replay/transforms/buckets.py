@@ -113,8 +113,8 @@ def _runs(graph: JobGraph, comm: I64) -> list[tuple[I64, I64]]:
     which, step = which[table.bytes[which] > 0], step[table.bytes[which] > 0]
     code = np.stack([table.group[which], table.kind[which], step])
     cuts = np.flatnonzero((code[:, 1:] != code[:, :-1]).any(axis=0)) + 1
-    runs: list[I64] = [run for run in np.split(which, cuts) if len(run)]
-    return [(run, np.cumsum(table.bytes[run])) for run in runs]
+    runs = np.split(which.astype(np.int64), cuts)
+    return [(run, np.cumsum(table.bytes[run])) for run in runs if len(run)]
 
 
 def _bytes(text: str) -> int:

@@ -42,6 +42,8 @@ class Delay(Transform, frozen=True, kw_only=True):
         tasks = np.flatnonzero(selected(graph, self.select))
         if self.each == "step":
             tasks = _first_of_each_step(graph, tasks)
+            if not len(tasks):
+                raise ScenarioError(f"delay: no task of {self.select!r} lies inside a step")
         dur = graph.dur_ns.copy()
         more = round(parse_time_ns(self.add, "delay: add")) + self._noise(len(tasks))
         dur[tasks] = np.maximum(dur[tasks] + more, 0)
@@ -61,9 +63,10 @@ class Delay(Transform, frozen=True, kw_only=True):
 
 def _first_of_each_step(graph: JobGraph, tasks: I64) -> I64:
     """The task of each rank and step that runs first."""
+    tasks = tasks[np.isin(graph.step[tasks], graph.steps.step)]
     start = replay(graph).start_ns[tasks]
     order = np.lexsort((tasks, start, graph.step[tasks], graph.rank[tasks]))
     code = np.stack([graph.rank[tasks], graph.step[tasks]])[:, order]
-    first = np.append(True, (code[:, 1:] != code[:, :-1]).any(axis=0))
+    first = np.append(True, (code[:, 1:] != code[:, :-1]).any(axis=0))[: len(tasks)]
     firsts: I64 = tasks[order[first]]
     return firsts

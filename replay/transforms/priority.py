@@ -12,6 +12,7 @@ import numpy as np
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind, Timeline
 from foretrace.replay.kernels import last_ancestor
+from foretrace.replay.perfetto import arrivals
 from foretrace.replay.selection import Mask, selected
 from foretrace.replay.transforms.base import Transform
 from foretrace.replay.transforms.edit import Edges, edges_of, joined, new_edges, rebuilt
@@ -96,7 +97,7 @@ def _operations(graph: JobGraph, mask: Mask, edges: Edges, timeline: Timeline) -
     which = which[np.argsort(begin[which], kind="stable")]
     number = np.full(len(begin), -1, np.int64)
     number[which] = np.arange(len(which))
-    arrive = arrivals(graph, comm)
+    arrive = arrivals(graph)[comm]
     of_task = number[graph.collective[comm]]
     task_op = np.full(len(graph), -1, np.int64)
     task_op[comm], task_op[arrive] = of_task, of_task
@@ -113,16 +114,6 @@ def _operations(graph: JobGraph, mask: Mask, edges: Edges, timeline: Timeline) -
     after = np.minimum(after, np.arange(len(which)) - 1)
     lane = graph.lane[comm].astype(np.int64)
     return _Operations(np.arange(len(which)), comm, arrive, lane, of_task, ready, longest, after)
-
-
-def arrivals(graph: JobGraph, comm: I64) -> I64:
-    """ARRIVE task of each COMM task of a collective, shape ``(k,)``."""
-    arrive = np.flatnonzero((graph.kind == TaskKind.ARRIVE) & (graph.collective >= 0))
-    ranks = int(graph.rank.max(initial=0)) + 1
-    code = graph.collective[arrive].astype(np.int64) * ranks + graph.rank[arrive]
-    order = np.argsort(code)
-    wanted = graph.collective[comm].astype(np.int64) * ranks + graph.rank[comm]
-    return arrive[order[np.searchsorted(code[order], wanted)]]
 
 
 def _lane_order(edges: Edges, task_op: I64) -> Mask:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, TaskKind
+from foretrace.replay.perfetto import arrivals
 from foretrace.replay.transforms.edit import (
     Edges,
     MoreTasks,
@@ -22,7 +23,6 @@ from foretrace.replay.transforms.edit import (
     rebuilt,
 )
 from foretrace.replay.transforms.linkcosts import latency_part
-from foretrace.replay.transforms.priority import arrivals
 from foretrace.replay.transforms.readiness import Producers, producers
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def rebucketed(graph: JobGraph, plans: Sequence[Bucketing], per_operation: str) 
     latency = np.zeros(len(graph), np.int64)
     latency[comm] = latency_part(graph, comm, "buckets", per_operation)
     edges = edges_of(graph)
-    arrive = np.full(len(graph), -1, np.int64)
-    arrive[comm] = arrivals(graph, comm)
+    arrive = arrivals(graph)
     work = _Surgery(
         graph, edges, MoreTasks(graph), tasks, latency,
         producers(graph, edges, comm, arrive), graph.dur_ns.copy(),

@@ -9,12 +9,12 @@ import pytest
 from tests.analysis.graphs import GraphBuilder, two_ranks
 from tests.analysis.jobs import Job, pipeline
 
-from foretrace.analysis.causes.case import Case, make_case, step_time
+from foretrace.analysis.causes.case import Case, make_case
 from foretrace.analysis.findings import LEAST_SHARE, Finding, find, noise_between_steps
 from foretrace.analysis.sensitivity import sensitivity
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import TaskKind, Timeline
-from foretrace.replay.timeline import measured, step_windows
+from foretrace.replay.timeline import measured, step_time, step_windows
 
 HEALTHY = Job()
 

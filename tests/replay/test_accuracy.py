@@ -61,9 +61,6 @@ def test_a_late_kernel_is_unexplained(tmp_path: Path) -> None:
     assert a.ranks[0].start_error_ns == 0  # two of 32
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only the replay's critical path is looked at, not the measured one"
-)
 def test_lateness_that_leaves_the_critical_path_is_still_told(tmp_path: Path) -> None:
     # Without its unexplained 500 us the kernel does not decide the replayed step any more.
     r = RankTrace()
@@ -101,9 +98,6 @@ def late_graphs(draw: st.DrawFn) -> JobGraph:
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only the replay's critical path is looked at, not the measured one"
-)
 @given(late_graphs())
 def test_what_is_unexplained_covers_the_error(graph: JobGraph) -> None:
     """A step cannot be shorter in the replay by more than its unexplained lateness."""
@@ -154,9 +148,6 @@ def test_the_null_replay_knows_no_other_rank(tmp_path: Path) -> None:
     assert run.start_ns[j.task(TaskKind.CALL, "launch after", rank=1)] == 800 * US
 
 
-@pytest.mark.xfail(
-    strict=True, reason="waits of a thread for host communication without a row are not frozen"
-)
 def test_the_null_replay_freezes_waits_for_host_communication(tmp_path: Path) -> None:
     # The main thread waits inside C++, which leaves no row, for an all-reduce of gloo.
     r = RankTrace()

@@ -139,9 +139,6 @@ def test_a_pageable_copy_blocks_inside_its_call(tmp_path: Path) -> None:
     assert j.end(sync) == WORK + 33
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a call's return sorts behind what begins in the same instant"
-)
 def test_copies_that_follow_each_other_at_once(tmp_path: Path) -> None:
     # Each copy's call begins in the very microsecond in which the one before it returns.
     r = recording()

@@ -73,8 +73,7 @@ def test_rows_are_sorted_and_in_nanoseconds(tmp_path: Path) -> None:
     job = Job(duration=varied)
     rows = job.simulate()
     table = read_table(write_table(tmp_path / "a.parquet", rows))
-    shuffled = rows[:]
-    shuffled = np.random.default_rng(3).permutation(np.array(shuffled, object)).tolist()
+    shuffled = np.random.default_rng(3).permutation(np.array(rows, object)).tolist()
     again = read_table(write_table(tmp_path / "b.parquet", shuffled))
     want = sorted((r["step"], r["dp_rank"], r["stage"], r["start_ns"], r["end_ns"]) for r in rows)
     for got in (table, again):

@@ -306,3 +306,13 @@ def test_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     assert err.count("\n") == 1
     code, _, err = run(write_table(tmp_path / "u.parquet", Job().simulate()), "--meta", "nowhere")
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_the_documented_json_is_what_it_writes(run: Run, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/stragglers.md").read_text()
+    document = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    _, out, _ = run(write_table(tmp_path / "t.parquet", Job().simulate()), "--json")
+    got = json.loads(out)
+    assert list(got) == list(document)
+    for key in ("workers", "dp_ranks", "stages", "operations"):
+        assert list(got[key][0]) == list(document[key][0])

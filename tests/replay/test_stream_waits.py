@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.replay.traces import COMM, COMPUTE, COPY, Job, RankTrace, Row, job
 
 from foretrace.replay.graph import EdgeKind, TaskKind
@@ -110,7 +109,6 @@ def test_streams_of_one_number_on_two_devices_are_kept_apart(tmp_path: Path) -> 
     assert not event_sources(j, "k on 1")
 
 
-@pytest.mark.xfail(strict=True, reason="record and wait calls are read only in their own rows")
 def test_a_record_call_and_the_wait_call_behind_it(tmp_path: Path) -> None:
     """Without synchronisation rows: the stream of the last launch before the record call is
     recorded, the stream of the next launch behind the wait call waits."""

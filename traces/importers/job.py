@@ -5,16 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from foretrace.traces.errors import ForetraceError, IncompleteTraceError, TraceFormatError
+from foretrace.traces.importers.parts import join_parts, part_name, unique
 from foretrace.traces.importers.ranks import rank_of_name
-from foretrace.traces.importers.registry import describe_content, format_of
+from foretrace.traces.importers.registry import FORMATS, Format, describe_content, format_of
 from foretrace.traces.importers.report import FileReport, ImportReport, peak_rss_bytes
 from foretrace.traces.importers.sources import (
     HEAD_BYTES,
@@ -69,7 +72,8 @@ def import_paths(
     with Folder(target.fs, parent or ".").replacing(name) as part:
         url = part.fs.unstrip_protocol(part.root)
         files = _run(sources, url, jobs or os.cpu_count() or 1, python, watch)
-        report.files = _unique(files, report.notes)
+        files = unique(files, report.notes)
+        report.files = join_parts(url, files, [f.NAME for f in FORMATS])
         _note_missing(report)
         TraceSetWriter(url).finish(sources=len(sources), notes=report.notes)
     report.seconds = time.perf_counter() - began
@@ -84,12 +88,20 @@ def _check_target(target: Folder) -> None:
         )
 
 
-def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
-    """The sources that are traces; one asked for by name must be one."""
-    found = find_sources(paths, lambda head, name: format_of(head, name) is not None)
+def _choose(paths: Sequence[str], notes: list[str]) -> list[tuple[int, Source]]:
+    """The sources that are traces, numbered per format; one asked for by name must be one."""
+    formats: dict[str, str] = {}
+
+    def is_trace(head: bytes, name: str) -> bool:
+        kind = format_of(head, name)
+        if kind is not None:
+            formats[name] = kind.NAME
+        return kind is not None
+
+    found = find_sources(paths, is_trace)
     for source in found.named:
         head = read_head(source)
-        if format_of(head, source.name) is None:
+        if not is_trace(head, source.name):
             raise TraceFormatError(
                 f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
                 f"found {describe_content(head)}"
@@ -106,7 +118,13 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[Source]:
         if any(name.endswith(".parquet") for name in others):
             what = "found what seems to be a trace set already"
         raise TraceFormatError(f"{', '.join(paths)}: expected PyTorch profiler JSON, {what}")
-    return sources
+    seen: Counter[str] = Counter()
+    numbered = []
+    for source in sources:
+        kind = formats[source.name]
+        numbered.append((seen[kind], source))
+        seen[kind] += 1
+    return numbered
 
 
 _shared: list[Any] = []
@@ -118,11 +136,15 @@ def _keep(shared: Any) -> None:
 
 
 def _run(
-    sources: list[Source], url: str, jobs: int, python: bool, watch: Watcher | None
+    sources: list[tuple[int, Source]],
+    url: str,
+    jobs: int,
+    python: bool,
+    watch: Watcher | None,
 ) -> list[FileReport]:
-    total = sum(s.size for s in sources)
+    total = sum(s.size for _, s in sources)
     jobs = min(jobs, 1 + total // _WORTH_A_PROCESS_BYTES)
-    tasks = _tasks(list(enumerate(sources)), jobs)
+    tasks = _tasks(sources, jobs)
     if len(tasks) == 1 or url.startswith("memory:"):
         done = [0, 0]
 
@@ -196,14 +218,19 @@ def _import_task(
     position = {source: i for i, source in task}
     reports = []
     for content in open_sources([s for _, s in task], progress):
-        tables = _read(content, python)
-        tables = _settle(tables, content, position[content.source])
-        writer.write_rank(tables)
-        reports.append(_report(tables, content))
+        kind, ranks = _read(content, python)
+        place = position[content.source]
+        # what may be one of several sources of a rank is kept apart until all are read
+        part = "" if kind is FORMATS[0] else part_name(kind.NAME, place)
+        target = TraceSetWriter(f"{url}/{part}") if part else writer
+        for tables in ranks:
+            settled = _settle(tables, content, place)
+            target.write_rank(settled)
+            reports.append(replace(_report(settled, content), format=kind.NAME, folder=part))
     return reports
 
 
-def _read(content: Content, python: bool) -> RankTables:
+def _read(content: Content, python: bool) -> tuple[Format, list[RankTables]]:
     chunks = iter(content.chunks)
     head = next(chunks, b"")
     kind = format_of(head[:HEAD_BYTES], content.source.name)
@@ -216,7 +243,8 @@ def _read(content: Content, python: bool) -> RankTables:
         yield from chunks
 
     try:
-        return kind.read(all_chunks(), python=python)
+        tables = kind.read(all_chunks(), python=python)
+        return kind, tables if isinstance(tables, list) else [tables]
     except ForetraceError as error:
         raise type(error)(f"{content.source.name}: not readable as {kind.NAME}: {error}") from None
 
@@ -235,7 +263,7 @@ def _settle(tables: RankTables, content: Content, position: int) -> RankTables:
     info = msgspec.structs.replace(
         info, rank=rank, rank_from=rank_from, source=content.source.name, dropped=dropped
     )
-    return RankTables(info, tables.events, tables.collectives, tables.memory)
+    return replace(tables, info=info)
 
 
 def _report(tables: RankTables, content: Content) -> FileReport:
@@ -251,22 +279,6 @@ def _report(tables: RankTables, content: Content) -> FileReport:
         dropped=tuple(info.dropped),
         peak_rss_bytes=peak_rss_bytes(),
     )
-
-
-def _unique(files: list[FileReport], notes: list[str]) -> list[FileReport]:
-    """One report per rank; copies of one file count once, other doubles are an error."""
-    by_rank: dict[int, FileReport] = {}
-    for file in files:
-        other = by_rank.setdefault(file.rank, file)
-        if other is file:
-            continue
-        if (other.checksum, other.bytes) != (file.checksum, file.bytes):
-            raise IncompleteTraceError(
-                f"two files of rank {file.rank}: {other.source} (by {other.rank_from}) and "
-                f"{file.source} (by {file.rank_from}); give only one of them"
-            )
-        notes.append(f"skipped {file.source}: an identical copy of {other.source}")
-    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def _note_missing(report: ImportReport) -> None:

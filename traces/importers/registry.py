@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from foretrace.traces.importers import kineto
+from foretrace.traces.importers import execution_trace, kineto
 from foretrace.traces.store import RankTables
 
 
@@ -18,13 +18,18 @@ class Format(Protocol):
         """Whether a file that begins with ``head`` (uncompressed) is of this format."""
         ...
 
-    def read(self, chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
-        """Read one file; ``info.rank`` is -1 if the file does not tell it."""
+    def read(
+        self, chunks: Iterable[bytes], *, python: bool = False
+    ) -> RankTables | list[RankTables]:
+        """Read one file; ``info.rank`` is -1 if the file does not tell it.
+
+        A file of several ranks gives a list, and tells all of them.
+        """
         ...
 
 
-FORMATS: tuple[Format, ...] = (kineto,)
-"""Asked in this order."""
+FORMATS: tuple[Format, ...] = (kineto, execution_trace)
+"""Asked in this order. Of several that describe one rank, the earlier one's times are kept."""
 
 
 def format_of(head: bytes, name: str) -> Format | None:

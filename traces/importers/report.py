@@ -23,6 +23,8 @@ class FileReport:
         checksum: CRC-32 of the uncompressed bytes.
         dropped: what was left out.
         peak_rss_bytes: largest memory of the process that read it.
+        format: name of the file's format.
+        folder: where its tables lie inside the trace set meanwhile; "" for their final place.
     """
 
     source: str
@@ -34,6 +36,8 @@ class FileReport:
     checksum: int
     dropped: tuple[Dropped, ...]
     peak_rss_bytes: int
+    format: str = ""
+    folder: str = ""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,12 @@ from foretrace.traces.schema import EVENT_KINDS, TABLES, arrow_schema
 
 I64 = NDArray[np.int64]
 
+TIMES_LABEL = "times"
+"""Label of a rank whose times were not measured: "order" or "laid out"."""
+
+NO_TIMES = "no times"
+"""How the reason begins that says so."""
+
 
 def table_of(name: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> pa.Table:
     """A table of the schema; columns that are not given hold what stands for "absent".

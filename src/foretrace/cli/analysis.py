@@ -100,9 +100,8 @@ def _numbers(ranks: str | None) -> list[int] | None:
 
 
 def _print_head(run: Run, found: Findings) -> None:
-    from foretrace.analysis.causes.case import step_time
     from foretrace.cli.terminal import duration, number_list, percent, print_line
-    from foretrace.replay.timeline import step_windows
+    from foretrace.replay.timeline import step_time, step_windows
 
     measured = step_time(step_windows(run.measured))
     error = found.step_ns / max(measured, 1) - 1

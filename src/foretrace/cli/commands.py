@@ -27,6 +27,10 @@ COMMANDS = {
         "foretrace.cli.replay:replay_command",
         "Replay a trace set, say how well it fits, and answer what-ifs.",
     ),
+    "whatif": Entry(
+        "foretrace.cli.whatif:whatif_command",
+        "Replay a trace set under the scenarios of a file.",
+    ),
     "analyze": Entry(
         "foretrace.cli.analysis:analyze_command",
         "Say where each rank's step time goes.",

@@ -55,7 +55,7 @@ def replay_command(
     trace_set = TraceSet.open(trace)
     for problem in trace_set.problems:
         print_note(problem)
-    assessment = assess(build(trace_set, _chosen(trace_set, ranks)))
+    assessment = assess(build(trace_set, chosen_ranks(trace_set, ranks)))
     outcomes = evaluate(assessment.build.graph, scenarios)
     if perfetto is not None:
         _write_timelines(perfetto, trace, assessment, outcomes)
@@ -91,7 +91,7 @@ def make_view(
     )
 
 
-def _chosen(trace_set: TraceSet, ranks: str | None) -> list[int]:
+def chosen_ranks(trace_set: TraceSet, ranks: str | None) -> list[int]:
     """The ranks asked for, all by default."""
     from foretrace.cli.terminal import number_list
     from foretrace.replay.scenario import parse_numbers

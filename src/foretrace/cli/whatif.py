@@ -1,0 +1,248 @@
+"""``foretrace whatif``: the job under each scenario of a file, and what bounds it then."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from foretrace.replay.graph import Timeline
+    from foretrace.replay.scenario import Scenario
+    from foretrace.replay.whatif import Outcome
+
+_SLUG = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfRow:
+    """The job under one scenario.
+
+    Attributes:
+        name: name of the scenario.
+        step_ns: mean time of a step; where steps overlap their common time counts once.
+        steps_ns: length of each step.
+        change: against the replay without a scenario; negative is faster.
+        bound_by: kind of work that most of the critical path is.
+        bound_share: its share of the critical path.
+        bound_rank: rank that most of the critical path runs through.
+        bound_rank_share: its share.
+        tasks: tasks whose durations it means; all of the job where dependencies change.
+        timeline: file that the timeline was written to.
+    """
+
+    name: str
+    step_ns: int
+    steps_ns: list[int]
+    change: float
+    bound_by: str
+    bound_share: float
+    bound_rank: int
+    bound_rank_share: float
+    tasks: int
+    timeline: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfView:
+    """Everything ``foretrace whatif`` says.
+
+    Attributes:
+        trace: where the trace set lies.
+        ranks: ranks that were replayed.
+        measured_ns: measured time of a step, as ``step_ns`` of a scenario.
+        replayed: the job as it is.
+        scenarios: one row per scenario, in the order of the file.
+    """
+
+    trace: str
+    ranks: list[int]
+    measured_ns: int
+    replayed: WhatIfRow
+    scenarios: list[WhatIfRow]
+
+
+def whatif_command(
+    trace: Annotated[str, typer.Argument(metavar="RUN.trace", help="A trace set.")],
+    scenarios: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-s", "--scenarios", metavar="SCENARIOS.toml", help="Scenarios; may be repeated."
+        ),
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-w",
+            "--what-if",
+            metavar="SELECTOR=CHANGE",
+            help="One more scenario, such as 'comm=x0.5'; may be repeated.",
+        ),
+    ] = None,
+    perfetto_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write each timeline for the Perfetto UI."),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="Only these ranks, such as 0-3,7.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Replay a trace set under the scenarios of a file."""
+    from foretrace.cli.terminal import print_json, print_note
+
+    asked = _scenarios(scenarios or (), what_if or ())  # before anything is read
+
+    from foretrace.cli.replay import chosen_ranks
+    from foretrace.replay.build import build_graph
+    from foretrace.replay.engine import replay
+    from foretrace.replay.timeline import measured, step_time, step_windows
+    from foretrace.replay.whatif import outcomes
+    from foretrace.traces.store import TraceSet
+
+    trace_set = TraceSet.open(trace)
+    for problem in trace_set.problems:
+        print_note(problem)
+    graph = build_graph(trace_set, chosen_ranks(trace_set, ranks))
+    base = replay(graph)
+    rows = []
+    files = _Files(perfetto_dir, base)
+    for outcome in _with_progress(outcomes(graph, asked), len(asked)):
+        path = files.write(outcome.scenario.name, outcome.timeline)
+        rows.append(_row(outcome, base, path))
+    view = WhatIfView(
+        trace,
+        sorted({int(rank) for rank in graph.rank if rank >= 0}),
+        round(step_time(step_windows(measured(graph)))),
+        _base_row(base),
+        rows,
+    )
+    print_json(view) if as_json else print_whatif(view)
+    if perfetto_dir is not None and not as_json:
+        print_note(f"{len(rows)} timelines written to {perfetto_dir}")
+
+
+def print_whatif(view: WhatIfView) -> None:
+    """Write it for people."""
+    from foretrace.cli.terminal import duration, number_list, percent, print_line, print_table
+
+    rank_word = "rank" if len(view.ranks) == 1 else "ranks"
+    print_line(
+        f"{view.trace}: {len(view.ranks)} {rank_word} ({number_list(view.ranks)}), "
+        f"a step measured as {duration(view.measured_ns)}"
+    )
+    rows = [view.replayed, *view.scenarios]
+    print_table(
+        ("scenario", "step", "change", "bound by", "most on"),
+        [
+            (
+                row.name,
+                duration(row.step_ns),
+                percent(row.change, signed=True) if row is not view.replayed else "",
+                f"{row.bound_by} {row.bound_share:.0%}",
+                f"rank {row.bound_rank} {row.bound_rank_share:.0%}" if row.bound_rank >= 0 else "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _scenarios(files: Sequence[Path], texts: Sequence[str]) -> list[Scenario]:
+    from foretrace.replay.scenario import parse
+    from foretrace.replay.scenariofile import read_scenarios
+    from foretrace.traces.errors import ScenarioError
+
+    found = [scenario for path in files for scenario in read_scenarios(path)]
+    found += [parse(text) for text in texts]
+    if not found:
+        raise ScenarioError("nothing to ask: give a file of scenarios with -s, or one with -w")
+    return found
+
+
+def _base_row(base: Timeline) -> WhatIfRow:
+    from foretrace.replay.boundedby import bounded_by
+    from foretrace.replay.timeline import step_time, step_windows
+
+    windows, bound = step_windows(base), bounded_by(base)
+    return WhatIfRow(
+        name="(as recorded)",
+        step_ns=round(step_time(windows)),
+        steps_ns=windows.dur_ns.tolist(),
+        change=0.0,
+        bound_by=bound.work,
+        bound_share=bound.work_share,
+        bound_rank=bound.rank,
+        bound_rank_share=bound.rank_share,
+        tasks=0,
+    )
+
+
+def _row(outcome: Outcome, base: Timeline, path: Path | None) -> WhatIfRow:
+    from foretrace.replay.boundedby import bounded_by
+    from foretrace.replay.timeline import step_time, step_windows
+
+    step = step_time(step_windows(outcome.timeline))
+    bound = bounded_by(outcome.timeline)
+    return WhatIfRow(
+        name=outcome.scenario.name,
+        step_ns=round(step),
+        steps_ns=outcome.step_ns.tolist(),
+        change=step / max(step_time(step_windows(base)), 1) - 1,
+        bound_by=bound.work,
+        bound_share=bound.work_share,
+        bound_rank=bound.rank,
+        bound_rank_share=bound.rank_share,
+        tasks=outcome.tasks,
+        timeline=None if path is None else str(path),
+    )
+
+
+class _Files:
+    """Where timelines go: one file each, beside the replay as recorded."""
+
+    def __init__(self, folder: Path | None, base: Timeline) -> None:
+        self.folder, self.base, self.used = folder, base, set[str]()
+
+    def write(self, name: str, timeline: Timeline) -> Path | None:
+        """Write one timeline; the path, or None where nobody asked for files."""
+        if self.folder is None:
+            return None
+        from foretrace.replay.perfetto import viewer_arrays
+        from foretrace.traces.exporters.perfetto import write_perfetto
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = plain = _SLUG.sub("-", name).strip("-.")[:80] or "scenario"
+        number = 2
+        while stem in self.used:
+            stem, number = f"{plain}-{number}", number + 1
+        self.used.add(stem)
+        path = self.folder / f"{stem}.json.gz"
+        write_perfetto(path, *viewer_arrays([self.base, timeline]), metadata={"scenario": name})
+        return path
+
+
+def _with_progress(found: Iterable[Outcome], count: int) -> Iterator[Outcome]:
+    """The same outcomes, with a bar on a terminal."""
+    with _bar(count) as advance:
+        for outcome in found:
+            yield outcome
+            advance()
+
+
+@contextmanager
+def _bar(count: int) -> Iterator[Callable[[], None]]:
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("scenarios", total=count)
+        yield lambda: progress.advance(task)
