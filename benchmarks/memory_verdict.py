@@ -125,8 +125,9 @@ def refit(rows: pd.DataFrame) -> None:
     found = least_squares(
         lambda v: (needed + v[0] * kept + v[1]) / told - 1, [0.1, 0.1], loss="cauchy", f_scale=0.04
     )
-    print(f"the fit half alone gives fragmentation {1 + found.x[0]:.3f} and base "
-          f"{found.x[1]:.2f} GiB; the model has {FRAGMENTATION} and {BASE_BYTES / GIB}\n")  # fmt: skip
+    values = f"fragmentation {1 + found.x[0]:.3f} and base {found.x[1]:.2f} GiB"
+    print(f"the fit half alone gives {values}; the model has {FRAGMENTATION}, {BASE_BYTES / GIB}")
+    print()
 
 
 def report_peaks(rows: pd.DataFrame) -> None:

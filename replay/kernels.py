@@ -282,3 +282,47 @@ def binding_ancestors(
                 p = pred[e]
                 if (start[p] if from_start[e] else end[p]) + delay_ns[e] == start[i]:
                     wanted[p] = True
+
+
+@njit(cache=True)
+def enclosing_rows(row: I64, is_end: Bool, first: I64) -> I64:
+    """The innermost row that is open behind each boundary of nested rows.
+
+    Args:
+        row: row that starts or ends at each boundary, sorted by (thread, time).
+        is_end: whether it ends there.
+        first: first boundary of each thread, shape ``(threads + 1,)``.
+
+    Returns:
+        Rows, -1 where none is open, shape ``(b,)``. Rows that overlap without nesting close what
+        was opened after them.
+    """
+    result = np.full(len(row), -1, np.int64)
+    stack = np.empty(len(row) + 1, np.int64)
+    for t in range(len(first) - 1):
+        depth = 0
+        for k in range(first[t], first[t + 1]):
+            if not is_end[k]:
+                stack[depth] = row[k]
+                depth += 1
+            else:
+                at = depth - 1
+                while at >= 0 and stack[at] != row[k]:
+                    at -= 1
+                if at >= 0:
+                    depth = at
+            result[k] = stack[depth - 1] if depth > 0 else -1
+    return result
+
+
+@njit(cache=True)
+def longest_gap(gap_ns: I64, first: I64, stop: I64) -> I64:
+    """Position of the longest gap in each range ``first[i]:stop[i]``, the first one on ties."""
+    result = np.empty(len(first), np.int64)
+    for i in range(len(first)):
+        best = first[i]
+        for k in range(first[i] + 1, stop[i]):
+            if gap_ns[k] > gap_ns[best]:
+                best = k
+        result[i] = best
+    return result

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from foretrace.replay.scenario import Scenario, parse
+from foretrace.replay.scenario import Rule, Scenario, parse
 from foretrace.replay.transforms import TRANSFORMS, transform_class
 from foretrace.replay.transforms.base import Transform
 from foretrace.traces.errors import ScenarioError
@@ -94,9 +94,16 @@ def _scenario(entry: Any, where: str) -> Scenario:
     where = f"{where} ({found.name})"
     if not found.name.strip():
         raise ScenarioError(f"{where}: a scenario needs a name")
-    rules = parse(found.what_if).rules if found.what_if else ()
+    rules = _rules(found.what_if, where) if found.what_if else ()
     changes = tuple(_change(c, f"{where}, change {i}") for i, c in enumerate(found.change, 1))
     return Scenario(found.name, rules, changes)
+
+
+def _rules(text: str, where: str) -> tuple[Rule, ...]:
+    try:
+        return parse(text).rules
+    except ScenarioError as error:
+        raise ScenarioError(f"{where}: {error}") from error
 
 
 def _change(entry: Mapping[str, Any], where: str) -> Transform:

@@ -128,17 +128,14 @@ def _derivatives(
     most, least = path_range(
         binding.own_ns, column, binding.ptr, binding.pred, binding.from_start, len(classes)
     )
-    ends = np.searchsorted(binding.task, last)
-    for row in ends.tolist():
-        if column[row] >= 0:
-            most[row, column[row]] += binding.own_ns[row]
-            least[row, column[row]] += binding.own_ns[row]
     begins = np.searchsorted(binding.task, first)
     # A step begins with the earliest mark: growth moves it by the least of its marks.
-    return (
-        most[ends].max(axis=0) - most[begins].min(axis=0),
-        least[ends].min(axis=0) - least[begins].max(axis=0),
-    )
+    begin_grows, begin_saves = most[begins].min(axis=0), least[begins].max(axis=0)
+    ends = np.searchsorted(binding.task, last)
+    for row in ends[column[ends] >= 0].tolist():
+        most[row, column[row]] += binding.own_ns[row]
+        least[row, column[row]] += binding.own_ns[row]
+    return most[ends].max(axis=0) - begin_grows, least[ends].min(axis=0) - begin_saves
 
 
 def _binding(timeline: Timeline, roots: I64) -> _Binding:

@@ -285,6 +285,7 @@ def _host_context(prepared: dict[int, _Rank], names: NameTable) -> Context:
         wake_name=names.number(context_.WAKE_NAME),
         stall_name=names.number(context_.STALL_NAME),
         skew_name=names.number(context_.SKEW_NAME),
+        outside_name=names.number(context_.OUTSIDE_NAME),
     )
 
 

@@ -21,7 +21,7 @@ KIND = {name: code for code, name in enumerate(EVENT_KINDS)}
 
 EVENT_COLUMNS = (
     "kind", "name", "start_ns", "dur_ns", "thread", "device", "stream", "correlation",
-    "external_id", "step", "wait_stream", "wait_correlation", "fwd_thread",
+    "external_id", "step", "wait_stream", "wait_correlation", "fwd_thread", "shapes",
 )  # fmt: skip
 
 COLLECTIVE_COLUMNS = (
@@ -35,6 +35,7 @@ class NameTable:
     """Names numbered in order of first use, shared by all ranks of a job."""
 
     ids: dict[str, int] = field(default_factory=dict)
+    shape_ids: dict[str, int] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
         """The number of ``name``."""
@@ -45,6 +46,12 @@ class NameTable:
         codes, words = dictionary(column)
         lookup = np.array([self.number(w) for w in words] or [0], np.int32)
         return lookup[codes]
+
+    def shapes(self, column: pa.ChunkedArray) -> I32:
+        """Numbers of the texts of a column of shapes, in a table of their own."""
+        codes, words = dictionary(column)
+        numbers = [self.shape_ids.setdefault(w, len(self.shape_ids)) for w in words]
+        return np.array(numbers or [0], np.int32)[codes]
 
     def names(self) -> tuple[str, ...]:
         """All names in order of their numbers."""
@@ -82,6 +89,7 @@ class RankEvents:
         wait_stream: on sync rows.
         wait_correlation: on sync rows.
         backward: whether the row is a backward operator.
+        shape: number of its input shapes in the job's table of shapes.
     """
 
     rank: int
@@ -97,6 +105,7 @@ class RankEvents:
     wait_stream: I64
     wait_correlation: I64
     backward: np.ndarray
+    shape: I32
 
     @property
     def is_device_work(self) -> np.ndarray:
@@ -212,6 +221,7 @@ def events_from_table(rank: int, table: pa.Table, names: NameTable) -> RankEvent
         wait_stream=_ints(table, "wait_stream"),
         wait_correlation=_ints(table, "wait_correlation"),
         backward=_ints(table, "fwd_thread") > 0,
+        shape=names.shapes(table["shapes"]),
     )
 
 

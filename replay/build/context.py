@@ -9,6 +9,7 @@ from foretrace.replay.build.gaps import TypicalGaps
 WAKE_NAME = "(thread wake-up)"
 STALL_NAME = "(host stall)"
 SKEW_NAME = "(enters the window)"
+OUTSIDE_NAME = "(outside of any operator)"
 JOIN_NAME = "(last arrival)"
 
 
@@ -23,6 +24,7 @@ class Context:
         wake_name: name number of thread wake-ups.
         stall_name: name number of stalls.
         skew_name: name number of initial conditions.
+        outside_name: name number of host work outside of any recorded row.
     """
 
     typical: TypicalGaps
@@ -31,3 +33,4 @@ class Context:
     wake_name: int
     stall_name: int
     skew_name: int
+    outside_name: int

@@ -13,6 +13,7 @@ import numpy as np
 
 from foretrace.replay.build.columns import RankEvents
 from foretrace.replay.graph import I32, I64
+from foretrace.replay.kernels import enclosing_rows
 
 MIN_SAMPLES = 8
 """A pair seen less often has no typical gap: all of it counts as host work."""
@@ -35,7 +36,9 @@ class Boundaries:
         thread: index into ``threads``.
         time: ns.
         label: ``2 * name + is_end``.
+        shape: input shapes of that row: on a CPU the inside of an operator depends on them.
         row: event row that starts or ends there.
+        inside: innermost row that is open behind the boundary, -1 for none.
         depth: rows open *after* the boundary.
         threads: thread ids.
         first: first boundary of each thread, shape ``(threads + 1,)``.
@@ -44,7 +47,9 @@ class Boundaries:
     thread: I32
     time: I64
     label: I64
+    shape: I64
     row: I64
+    inside: I64
     depth: I32
     threads: I64
     first: I64
@@ -59,10 +64,18 @@ class Boundaries:
 
     @property
     def pair(self) -> I64:
-        """Label of the gap behind each boundary: (this boundary, next boundary)."""
-        following = np.roll(self.label, -1)
-        pair: I64 = (self.label << 31) | following
-        return pair
+        """Label of the gap behind each boundary: (this boundary, next boundary), shapes included.
+
+        A hash: collisions among a job's thousands of pairs are as good as impossible.
+        """
+        mixed = (self.label.astype(np.uint64) << np.uint64(24)) ^ self.shape.astype(np.uint64)
+        mixed *= _MIX
+        mixed ^= mixed >> np.uint64(29)
+        pair = mixed * _MIX + np.roll(mixed, -1)
+        return (pair >> np.uint64(1)).astype(np.int64)
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def boundaries(events: RankEvents) -> Boundaries:
@@ -83,13 +96,16 @@ def boundaries(events: RankEvents) -> Boundaries:
     order = np.lexsort((within, phase, time, thread))
     step = np.where(is_end[order] == 1, -1, 1)
     first = np.searchsorted(thread[order], np.arange(len(threads) + 1))
+    row = np.tile(rows, 2)[order]
     depth = np.cumsum(step)
     # Each thread's steps sum to zero, so the running sum needs no reset between threads.
     return Boundaries(
         thread=thread[order],
         time=time[order],
         label=label[order],
-        row=np.tile(rows, 2)[order],
+        shape=np.tile(events.shape[rows], 2)[order].astype(np.int64),
+        row=row,
+        inside=enclosing_rows(row, is_end[order] == 1, first),
         depth=depth.astype(np.int32),
         threads=threads,
         first=first,

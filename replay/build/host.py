@@ -13,15 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.calls import Calls
-from foretrace.replay.build.columns import KIND, RankEvents
+from foretrace.replay.build.columns import RankEvents
 from foretrace.replay.build.context import Context
 from foretrace.replay.build.gaps import WAKE_PAIR, Boundaries, TypicalGaps
 from foretrace.replay.build.handoffs import Handoffs
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.build.steps import Marks
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
+from foretrace.replay.kernels import longest_gap
 
 NO_ROW = -1
+
+MIN_OPERATOR_NS = 5_000
+"""On ranks without a device, host work of at least this length becomes a task of its own."""
+
 GIVE, RESUME, BURST_FIRST, BURST_LAST = range(4)
 
 
@@ -118,6 +123,13 @@ def find_anchors(
         at, tag = b.time[boundary[known]], (number + role)[known]
         row = np.full(len(at), NO_ROW)
         add(thread[known], at, at, TaskKind.HOST, row, resumes=resumes, tag=tag)
+    if not events.is_device_work.any() or (events.device[events.is_device_work] < 0).all():
+        # Without a device the operators themselves are the work: each becomes a task.
+        work = np.flatnonzero(b.gap >= MIN_OPERATOR_NS)
+        edges = np.unique(np.concatenate([work, work + 1]))
+        none = np.full(len(edges), NO_ROW)
+        at = b.time[edges]
+        add(b.thread[edges].astype(np.int64), at, at, TaskKind.HOST, none, resumes=False, tag=-1)
     return _sorted_anchors([np.concatenate(c) for c in zip(*pieces, strict=True)])
 
 
@@ -174,12 +186,13 @@ def add_host_tasks(
     task = parts.add_tasks(
         anchors.kind, cost, begin, begin + cost, name=name, event=anchors.row, **shared
     )
-    operator = _recent_operator(events, b, anchors.thread, gap_end)
+    inside = _work_rows(b, anchors.thread, anchors.end, gap_end)
+    operator = np.where(inside >= 0, events.name[inside], context.outside_name)
     stall = np.full_like(operator, context.stall_name)
     called = _append(parts, task, TaskKind.STALL, own, anchors.end - own, shared | {"name": stall})
     tail = _append(
         parts, called, TaskKind.HOST, gap_end - anchors.end - excess, anchors.end,
-        shared | {"name": operator},
+        shared | {"name": operator, "event": inside},
     )  # fmt: skip
     tail = _append(parts, tail, TaskKind.STALL, excess, gap_end - excess, shared | {"name": stall})
     parts.add_edges(tail[~last], task[following[~last]], EdgeKind.HOST_ORDER)
@@ -233,24 +246,20 @@ def _stall_sums(b: Boundaries, typical: TypicalGaps) -> Callable[[I64, I64, I64]
     return between
 
 
-def _recent_operator(events: RankEvents, b: Boundaries, thread: I64, at: I64) -> np.ndarray:
-    """Name of the operator that started last on each thread before an instant."""
-    opens = (b.label % 2 == 0) & _is_operator_name(events, b.label // 2)
-    result = np.zeros(len(thread), np.int64)
+def _work_rows(b: Boundaries, thread: I64, begin: I64, end: I64) -> I64:
+    """The row that each stretch of host work is named after: the one inside its longest gap, -1."""
+    result = np.full(len(thread), -1, np.int64)
     for t in range(len(b.threads)):
-        rows = np.flatnonzero(thread == t)
-        mine = np.flatnonzero(opens[b.first[t] : b.first[t + 1]]) + b.first[t]
-        if not len(mine):
-            continue
-        which = np.searchsorted(b.time[mine], at[rows], side="left") - 1
-        result[rows] = b.label[mine[np.maximum(which, 0)]] // 2
+        rows = np.flatnonzero((thread == t) & (end > begin))
+        lo, hi = b.first[t], b.first[t + 1]
+        first = lo + np.searchsorted(b.time[lo:hi], begin[rows], side="left")
+        stop = lo + np.searchsorted(b.time[lo:hi], end[rows], side="left")
+        some = stop > first
+        rows, first, stop = rows[some], first[some], stop[some]
+        if len(rows):
+            longest = longest_gap(b.gap, first, stop)
+            result[rows] = b.inside[longest]
     return result
-
-
-def _is_operator_name(events: RankEvents, name: I64) -> np.ndarray:
-    """Which names are those of operators (not of API calls)."""
-    operators = np.unique(events.name[events.kind == KIND["host_op"]])
-    return np.isin(name, operators)
 
 
 def _step_at(events: RankEvents, anchors: Anchors) -> np.ndarray:

@@ -25,8 +25,11 @@ from foretrace.replay.graph import I64
 
 EVENT_RECORD = re.compile(r"EventRecord")
 
-CLOSE_NS = 20_000
+CLOSE_NS = 10_000
 """A start this soon after another stream's work has ended is taken to have waited for it."""
+
+LATE_NS = 50_000
+"""A start this long after its launch and its stream's previous work had some other reason."""
 
 
 def collective_waits(
@@ -86,8 +89,8 @@ def inferred_stream_waits(
     """Stream waits of ordinary code, where no synchronisation row says what they wait for.
 
     The next work that the waiting thread launches waits for the work before the thread's last
-    event record. Where records are not traced, it waits for the work of another stream that ended
-    just before it began, if there is one.
+    event record. Where records are not traced, work that began late for no other reason waits for
+    the work of another stream that ended just before it began, if there is one.
 
     Returns:
         ``(source row, target row)`` pairs.
@@ -102,10 +105,20 @@ def inferred_stream_waits(
     record = _last_record(events, names, wait)
     since = np.where(record >= 0, events.start[record], at)
     source = near(launched, launched.thread, np.where(record >= 0, thread, -1), since, BEFORE)
-    unknown = (record < 0) & (target >= 0)
+    unknown = (record < 0) & _began_late(events, launched, target)
     source[unknown] = _ended_just_before(events, launched, target[unknown], at[unknown])
     other = stream_key(events, source) != stream_key(events, target)
     return source[other], target[other]
+
+
+def _began_late(events: RankEvents, launched: Launches, target: I64) -> np.ndarray:
+    """Which work began later than its launch and its own stream explain."""
+    launch = np.full(len(events.kind), np.iinfo(np.int64).max)
+    launch[launched.row] = launched.at
+    before = near(launched, launched.stream, stream_key(events, target), launch[target], BEFORE)
+    previous = np.where(before >= 0, events.end[before], launch[target])
+    late = events.start[target] - np.maximum(launch[target], previous) > LATE_NS
+    return late & (target >= 0)
 
 
 def _last_record(events: RankEvents, names: tuple[str, ...], wait: I64) -> I64:

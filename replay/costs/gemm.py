@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretrace.replay.cluster import Gpu
 from foretrace.replay.costs.efficiency import matmul_share
+from foretrace.replay.costs.kernel_distinct import distinct_rows
 from foretrace.traces.errors import LayoutError
 
 F64 = NDArray[np.float64]
@@ -129,14 +130,15 @@ def gemm_seconds(
         *(np.atleast_1d(np.asarray(v, np.float64)) for v in (batch, m, n, k))
     )
     shapes = np.stack(sides, axis=1)
-    distinct, back = np.unique(shapes, axis=0, return_inverse=True)
+    first, back = distinct_rows(shapes)
+    distinct = shapes[first]
     chosen = model or default_model(gpu, dtype)
     result = np.empty(len(distinct))
     for start in range(0, len(distinct), _ROWS_AT_ONCE):
         part = distinct[start : start + _ROWS_AT_ONCE]
         count = _dense_tiles(part)
         result[start : start + len(part)] = _best(part, count, gpu, dtype, chosen)
-    return result[back.reshape(-1)]
+    return result[back]
 
 
 def grouped_gemm_seconds(

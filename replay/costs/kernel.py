@@ -25,6 +25,7 @@ from foretrace.replay.costs.efficiency import MEMORY_DEFAULTS
 from foretrace.replay.costs.gemm import GemmModel, default_model, gemm_seconds, has_peak, peak_flops
 from foretrace.replay.costs.kernel_book import ATTENTION, GEMM, Book
 from foretrace.replay.costs.kernel_class import KERNEL_CLASSES
+from foretrace.replay.costs.kernel_distinct import distinct_rows
 from foretrace.replay.costs.kernel_work import Work
 from foretrace.replay.costs.roofline import bare_roofline, memory_seconds
 from foretrace.replay.graph import I8
@@ -79,11 +80,13 @@ def estimate(work: Work, gpu: Gpu, book: Book | None = None) -> Estimate:
             f"the timed kernels are of {book.gpu.name!r}, the estimate is for {gpu.name!r}; "
             "carry times over with foretrace.replay.costs.retime"
         )
-    result = model_estimate(work, gpu, book)
+    first, kind = distinct_rows(_numbers(work))
+    each = work.only(first)
+    result = model_estimate(each, gpu, book)
     if book is not None:
-        _by_neighbours(result, work, book)
-        _by_measurement(result, work, book)
-    return result
+        _by_neighbours(result, each, book)
+        _by_measurement(result, each, book)
+    return Estimate(result.seconds[kind], result.origin[kind], result.uncertainty[kind])
 
 
 def model_estimate(work: Work, gpu: Gpu, book: Book | None = None) -> Estimate:
@@ -212,6 +215,14 @@ def _keys(work: Work) -> list[tuple[object, ...]]:
         work.causal.tolist(), work.backward.tolist(), work.flops.tolist(), work.bytes.tolist(),
     )  # fmt: skip
     return list(zip(*columns, strict=True))
+
+
+def _numbers(work: Work) -> F64:
+    """All that distinguishes one piece of work from another, as numbers."""
+    _, dtype = np.unique(work.dtype, return_inverse=True)
+    columns = (work.kind, dtype.reshape(-1), work.causal, work.backward, work.flops, work.bytes)
+    stacked = np.stack([np.asarray(c, np.float64) for c in columns], axis=1)
+    return np.concatenate([stacked, work.sides], axis=1)
 
 
 def _put(

@@ -41,7 +41,7 @@ from foretrace.replay.costs.memory_layout import (
 
 F64 = NDArray[np.float64]
 GIB = 2.0**30
-FRAGMENTATION = 1.15
+FRAGMENTATION = 1.13
 """Reserved over needed bytes of activations."""
 BASE_BYTES = 0.25 * GIB
 """Allocator bytes of a rank that grow with nothing: cuBLAS workspaces, masks, small tensors."""

@@ -45,8 +45,10 @@ def join(base: RankTables, extra: RankTables) -> RankTables:
         base: the source that has the better times.
         extra: what is known besides; its events fill in columns of events that both have.
     """
-    losses = Losses()
+    losses, name = Losses(), short_name(extra.info)
     partner = partners(base.events, extra.events)
+    unknown = len(extra.events) - int((partner >= 0).sum())
+    losses.add(f"events of {name} without a counterpart (left out)", unknown)
     groups = GroupTable(base.info.world_size or extra.info.world_size, base.info.rank)
     for group in base.info.groups:
         groups.row(group.name, list(group.ranks), group.size, group.description)

@@ -77,10 +77,9 @@ def print_cost(result: dict[str, Any], ops: Collectives, costs: Costs, cluster: 
 def print_clusters(clusters: Sequence[Cluster], gpus: Sequence[Gpu]) -> None:
     """A line for each cluster, and one for each GPU type."""
     rows = [
-        (c.name, f"{c.gpus_per_node} x {c.gpu.name}", _nics(c), c.fabric.name, c.description)
-        for c in clusters
+        (c.name, f"{c.gpus_per_node} x {c.gpu.name}", _nics(c), c.fabric.name) for c in clusters
     ]
-    print_table(("cluster", "GPUs a node", "NICs, Gbit/s", "fabric", "what it is"), rows)
+    print_table(("cluster", "GPUs a node", "NICs, Gbit/s", "fabric"), rows)
     print_line()
     figures = [
         (

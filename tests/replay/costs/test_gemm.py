@@ -22,6 +22,7 @@ from foretrace.replay.costs.gemm import (
     peak_flops,
 )
 from foretrace.replay.costs.gemm_fit import fit_gemm
+from foretrace.replay.costs.kernel_distinct import distinct_rows
 from foretrace.traces.errors import LayoutError
 
 GPU = load_gpu("a100")
@@ -148,3 +149,11 @@ def test_few_shapes_fit_the_share_alone() -> None:
     found = fit_gemm(shapes, slow, GPU, "bf16")
     assert found.share == pytest.approx(default_model(GPU).share / 2)
     assert found.tile_loss == default_model(GPU).tile_loss
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_distinct_rows_rebuild_the_matrix(rows: list[tuple[int, int]]) -> None:
+    matrix = np.array(rows, np.float64)
+    first, kind = distinct_rows(matrix)
+    assert len(first) == len(set(rows))
+    assert (matrix[first][kind] == matrix).all()

@@ -219,3 +219,26 @@ def test_devices_have_types() -> None:
     assert gpu_of_device("Tesla V100-SXM2-32GB").name == "v100"
     with pytest.raises(LayoutError, match="no known GPU type"):
         gpu_of_device("GeForce 256")
+
+
+def test_products_carry_between_the_public_pair(shared_data: Path, tmp_path: Path) -> None:
+    from foretrace.traces.importers import import_paths
+    from foretrace.traces.store import TraceSet
+
+    totals, found = {}, {}
+    for name, gpu in (("h100", load_gpu("h100")), ("mi300", load_gpu("mi300x"))):
+        source = shared_data / "traces" / "single-rank" / f"tracelens-qwen-{name}.json.gz"
+        import_paths([str(source)], str(tmp_path / f"{name}.trace"))
+        trace = TraceSet.open(str(tmp_path / f"{name}.trace"))
+        sides, seconds = products(samples_of(read_kernels(trace, trace.ranks[0])), "bf16")
+        assert len(sides) == 3
+        found[name] = (gpu, sides, seconds)
+        totals[name] = seconds.sum()
+    for old, new in (("h100", "mi300"), ("mi300", "h100")):
+        (old_gpu, sides, seconds), (new_gpu, _, _) = found[old], found[new]
+        shapes = [product(int(m), int(n), int(k)) for _, m, n, k in sides]
+        moved = [
+            to_gpu(np.array([s]), w, old_gpu, new_gpu).seconds[0]
+            for s, w in zip(seconds, shapes, strict=True)
+        ]
+        assert sum(moved) == pytest.approx(totals[new], rel=0.15)

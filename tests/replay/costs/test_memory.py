@@ -209,3 +209,21 @@ def test_a_rank_without_memory_events(tmp_path: Path) -> None:
     trace = sets.trace_set(tmp_path / "n.trace", [sets.launch(0, 1)])
     with pytest.raises(IncompleteTraceError, match="rank 0: no memory events"):
         read_timeline(trace, 0)
+
+
+def test_public_runs(shared_data: Path) -> None:
+    """The benchmark's numbers do not get worse than they were when written down."""
+    import importlib.util
+
+    path = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_verdict.py"
+    spec = importlib.util.spec_from_file_location("memory_verdict", path)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    runs = benchmark.predict(benchmark.load(shared_data / "validation"))
+    told = runs[runs["mem_gib"].notna() & ~runs["fit"]]
+    assert (told["first"] / told["mem_gib"] - 1).abs().median() < 0.07
+    limit = (visible_bytes(load_gpu("h100")) - 3 * GIB) / GIB / 1.05
+    found, crashed = runs["worst"] > limit, runs["status"] != "ok"
+    assert (found[crashed].mean() + (~found[~crashed]).mean()) / 2 > 0.92

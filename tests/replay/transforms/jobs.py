@@ -1,7 +1,8 @@
-"""Jobs for the tests of transforms: programs of a small machine, with the bytes of each operation."""
+"""Jobs for the tests of transforms: what a small machine runs, with the bytes of each operation."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,3 +74,11 @@ def with_bytes(graph: JobGraph, sizes: list[int]) -> JobGraph:
     """The graph with other sizes of its collectives."""
     table = replace(graph.collectives, bytes=np.array(sizes, np.int64))
     return replace(graph, collectives=table)
+
+
+def alike(graph: JobGraph) -> JobGraph:
+    """The graph with names that are the same on every rank: ``kernel .3`` for ``kernel 1.3``."""
+    plain = [re.sub(r" \d+\.", " .", name) for name in graph.names]
+    names = tuple(dict.fromkeys(plain))
+    number = np.array([names.index(name) for name in plain], np.int32)
+    return replace(graph, names=names, name=number[graph.name])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.replay.machine import Op
-from tests.replay.transforms.jobs import MB, ran, step_us, transform
+from tests.replay.transforms.jobs import MB, alike, ran, step_us, transform
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import JobGraph, TaskKind
@@ -28,7 +28,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> JobGraph:
         return [*ops, Op("await"), Op("kernel", 25), Op("sync")]
 
     folder = tmp_path_factory.mktemp("job")
-    return ran(folder, [program(0), program(30)], [10 * MB, 20 * MB, 40 * MB]).graph
+    return alike(ran(folder, [program(0), program(30)], [10 * MB, 20 * MB, 40 * MB]).graph)
 
 
 def durations(graph: JobGraph, kind: TaskKind, rank: int) -> list[int]:

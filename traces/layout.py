@@ -1,0 +1,87 @@
+"""Start times for tasks that come with durations and dependencies only."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numba import int64, njit, types
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+I64 = NDArray[np.int64]
+
+
+def closing_edges(source: I64, target: I64, tasks: int) -> NDArray[np.bool_]:
+    """Which edges lead back within a cycle; without them there is none.
+
+    Args:
+        source: task of each edge that comes first.
+        target: task of each edge that comes after.
+        tasks: how many tasks there are.
+    """
+    if not len(source):
+        return np.zeros(0, np.bool_)
+    graph = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(tasks, tasks))
+    _, component = connected_components(graph.tocsr(), directed=True, connection="strong")
+    closing: NDArray[np.bool_] = (component[source] == component[target]) & (source >= target)
+    return closing
+
+
+def lay_out(dur_ns: I64, lane: I64, source: I64, target: I64) -> I64:
+    """Start of each task, ns from 0: as early as its dependencies and its lane allow.
+
+    Tasks of a lane run one at a time, the one that is ready first goes first, the one with
+    the lower number where several are.
+
+    Args:
+        dur_ns: durations, shape ``(n,)``.
+        lane: lane of each task, from 0 on.
+        source: task of each edge that comes first, shape ``(m,)``.
+        target: task of each edge that comes after; the edges make no cycle.
+    """
+    order = np.argsort(source, kind="stable")
+    follower = np.ascontiguousarray(target[order])
+    pointer = np.searchsorted(source[order], np.arange(len(dur_ns) + 1))
+    waiting = np.bincount(target, minlength=len(dur_ns)).astype(np.int64)
+    lanes = int(lane.max(initial=-1)) + 1
+    start: I64 = _schedule(
+        np.ascontiguousarray(dur_ns, np.int64),
+        np.ascontiguousarray(lane, np.int64),
+        np.ascontiguousarray(pointer, np.int64),
+        follower.astype(np.int64),
+        waiting,
+        np.zeros(lanes, np.int64),
+    )
+    return start
+
+
+_A = types.Array(types.int64, 1, "C")
+
+
+@njit(_A(_A, _A, _A, _A, _A, _A), cache=True, nogil=True)  # type: ignore[no-untyped-call]
+def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, free: I64) -> I64:
+    n = len(dur)
+    ready = np.zeros(n, np.int64)
+    start = np.zeros(n, np.int64)
+    heap = [(int64(0), int64(0)) for _ in range(0)]
+    for task in range(n):
+        if waiting[task] == 0:
+            heapq.heappush(heap, (int64(0), int64(task)))
+    while len(heap) > 0:
+        at, task = heapq.heappop(heap)
+        begin = max(at, free[lane[task]])
+        if begin > at:  # its lane is busy: look again when it is free
+            heapq.heappush(heap, (begin, task))
+            continue
+        start[task] = begin
+        end = begin + dur[task]
+        free[lane[task]] = end
+        for k in range(pointer[task], pointer[task + 1]):
+            after = follower[k]
+            ready[after] = max(ready[after], end)
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                heapq.heappush(heap, (ready[after], after))
+    return start
