@@ -109,6 +109,8 @@ class Assessment:
         steps: one entry per step.
         ranks: one entry per rank.
         start_error_ns: median absolute error of all device tasks' starts.
+        span_ns: measured time from the first step's begin to the last one's end. Less than the
+            steps' sum where ranks run ahead of each other, so that steps overlap.
     """
 
     build: Build
@@ -116,6 +118,7 @@ class Assessment:
     steps: tuple[StepAccuracy, ...]
     ranks: tuple[RankAccuracy, ...]
     start_error_ns: int
+    span_ns: int
 
 
 def assess(build: Build) -> Assessment:
@@ -133,7 +136,13 @@ def assess(build: Build) -> Assessment:
         steps=_steps(timeline, real, null, slack),
         ranks=tuple(_rank(int(r), timeline, real, slack, error) for r in ranks),
         start_error_ns=_percentile(np.abs(error[device]), 50),
+        span_ns=_span(real),
     )
+
+
+def _span(real: Timeline) -> int:
+    windows = step_windows(real)
+    return int(windows.end_ns.max() - windows.start_ns.min()) if len(windows.step) else 0
 
 
 def unexplained(graph: JobGraph) -> I64:

@@ -13,20 +13,36 @@ from scipy.sparse.csgraph import connected_components
 I64 = NDArray[np.int64]
 
 
-def closing_edges(source: I64, target: I64, tasks: int) -> NDArray[np.bool_]:
-    """Which edges lead back within a cycle; without them there is none.
+def closing_edges(
+    source: I64, target: I64, firm: NDArray[np.bool_], tasks: int
+) -> NDArray[np.bool_]:
+    """Edges of cycles; without them there is no cycle.
+
+    Of a cycle of firm edges those that lead back go; of any other all that are not firm.
 
     Args:
         source: task of each edge that comes first.
         target: task of each edge that comes after.
+        firm: edges to be kept before the others.
         tasks: how many tasks there are.
     """
+    closing = np.zeros(len(source), np.bool_)
+    sure = np.flatnonzero(firm)
+    closing[sure] = _within(source[sure], target[sure], tasks) & (source[sure] >= target[sure])
+    left = np.flatnonzero(~closing)
+    closing[left] = _within(source[left], target[left], tasks) & ~firm[left]
+    return closing
+
+
+def _within(source: I64, target: I64, tasks: int) -> NDArray[np.bool_]:
+    """Which edges lie within a strongly connected component."""
     if not len(source):
         return np.zeros(0, np.bool_)
-    graph = coo_array((np.ones(len(source), np.int8), (source, target)), shape=(tasks, tasks))
+    # as wide as the number of parallel edges may be: equal entries are added up
+    graph = coo_array((np.ones(len(source), np.int32), (source, target)), shape=(tasks, tasks))
     _, component = connected_components(graph.tocsr(), directed=True, connection="strong")
-    closing: NDArray[np.bool_] = (component[source] == component[target]) & (source >= target)
-    return closing
+    within: NDArray[np.bool_] = component[source] == component[target]
+    return within
 
 
 def lay_out(dur_ns: I64, lane: I64, source: I64, target: I64) -> I64:

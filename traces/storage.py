@@ -12,6 +12,23 @@ from typing import Any
 
 import fsspec
 
+from foretrace.traces.errors import TraceFormatError
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of a path or fsspec URL, and the path there.
+
+    Raises:
+        TraceFormatError: it is empty, or nothing installed here can open such a URL.
+    """
+    if not url:
+        raise TraceFormatError("an empty path; name a file, a folder, a glob or a URL")
+    try:
+        fs, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise TraceFormatError(f"{url}: cannot open such a URL here ({error})") from None
+    return fs, root
+
 
 @dataclass(frozen=True, slots=True)
 class Folder:
@@ -27,8 +44,12 @@ class Folder:
 
     @classmethod
     def at(cls, url: str | os.PathLike[str]) -> Folder:
-        """The folder that a path or an fsspec URL names; it need not exist."""
-        fs, root = fsspec.core.url_to_fs(os.fspath(url))
+        """The folder that a path or an fsspec URL names; it need not exist.
+
+        Raises:
+            TraceFormatError: nothing here can open such a URL.
+        """
+        fs, root = file_system(os.fspath(url))
         return cls(fs, root.rstrip("/"))
 
     @property

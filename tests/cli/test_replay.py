@@ -154,6 +154,7 @@ VIEW = ReplayView(
     steps=[STEP],
     alignment=AlignmentRow(3_200, 321),
     start_error_ns=142_000,
+    span_ns=0,
     per_rank=[
         RankRow(r, 100_000 + r, 900_000, 228_000_000, 228_700_000, r * 1_000_000, r / 800)
         for r in (0, 1, 2, 5)

@@ -113,7 +113,7 @@ def _edges(nodes: list[GraphNode], losses: Losses) -> tuple[I64, I64, NDArray[np
             edges += [(k, i, is_data) for k in known]
     table = np.array(edges, np.int64).reshape(-1, 3)
     source, target, is_data_edge = table.T
-    back = closing_edges(source, target, len(nodes))
+    back = closing_edges(source, target, is_data_edge.astype(np.bool_), len(nodes))
     if back.any():
         first = int(np.flatnonzero(back)[0])
         a, b = nodes[source[first]], nodes[target[first]]

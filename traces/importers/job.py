@@ -82,6 +82,8 @@ def import_paths(
 
 def _check_target(target: Folder) -> None:
     names = target.names()
+    if target.exists() and not target.fs.isdir(target.root):
+        raise TraceFormatError(f"{target.root}: is a file; choose another name for -o")
     if names and not any(n == "manifest.json" or n.startswith("rank=") for n in names):
         raise TraceFormatError(
             f"{target.root}: exists and is no trace set; choose another name for -o"

@@ -13,6 +13,7 @@ import fsspec
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.ahead import ahead
+from foretrace.traces.storage import file_system
 
 CHUNK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
@@ -101,7 +102,7 @@ def find_sources(paths: Iterable[str], is_trace: Callable[[bytes, str], bool]) -
     """
     found = Found()
     for path in paths:
-        fs, root = fsspec.core.url_to_fs(path)
+        fs, root = file_system(path)
         if fs.exists(root) and not fs.isdir(root):
             source = Source(path, size=int(fs.size(root) or 0))
             if not _unpack(source, found, is_trace):
@@ -135,8 +136,13 @@ def _files(fs: Any, listed: Any) -> list[Source]:
     return [
         Source(path if local else fs.unstrip_protocol(path), size=int(info["size"] or 0))
         for path, info in listed.items()
-        if info["type"] == "file" and not _is_hidden(path)
+        if _is_file(fs, path, info) and not _is_hidden(path)
     ]
+
+
+def _is_file(fs: Any, path: str, info: Any) -> bool:
+    """Whether a listed path is a file, or a link to one."""
+    return info["type"] == "file" or (info["type"] not in ("directory",) and bool(fs.isfile(path)))
 
 
 def _is_hidden(path: str) -> bool:

@@ -86,6 +86,7 @@ def make_view(
         steps=[_step_row(step) for step in assessment.steps],
         alignment=AlignmentRow(alignment.residual_ns, alignment.anchors),
         start_error_ns=assessment.start_error_ns,
+        span_ns=assessment.span_ns,
         per_rank=[_rank_row(row, measured_ns) for row in assessment.ranks],
         scenarios=[_scenario_row(outcome, replayed) for outcome in outcomes],
     )

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from foretrace.cli.terminal import duration, number_list, percent, print_line, print_table
 
+OVERLAP = 1.01
+"""Steps that add up to more than this many times what they take together overlap."""
+
 MOST_RANKS = 16  # rows of the table of ranks
 COPIED_WARNING = 0.5  # share of the critical path above which an error says little
 
@@ -112,6 +115,7 @@ class ReplayView:
         steps: one row per step.
         alignment: clocks.
         start_error_ns: median distance of all device tasks' replayed starts from the measured.
+        span_ns: measured time from the first step's begin to the last one's end.
         per_rank: one row per rank.
         scenarios: one row per what-if.
     """
@@ -125,6 +129,7 @@ class ReplayView:
     steps: list[StepRow]
     alignment: AlignmentRow
     start_error_ns: int
+    span_ns: int
     per_rank: list[RankRow]
     scenarios: list[ScenarioRow]
 
@@ -145,6 +150,12 @@ def print_view(view: ReplayView) -> None:
     _print_steps(view.steps)
     print_line()
     _print_path(view.steps)
+    whole = sum(row.measured_ns for row in view.steps)
+    if view.span_ns * OVERLAP < whole:
+        print_line(
+            f"steps overlap, since ranks run ahead of each other: all of them take "
+            f"{duration(view.span_ns)}, {duration(view.span_ns / len(view.steps))} a step"
+        )
     print_line(_device_line(view))
     print_line(_stall_line(view.per_rank))
     if len(view.ranks) > 1:
