@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foretrace.replay.graph import I8, I32, I64
+from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.schema import COLLECTIVE_KINDS, EVENT_KINDS
 from foretrace.traces.store import TraceSet
 
@@ -165,7 +166,24 @@ def read_rank(trace: TraceSet, rank: int, names: NameTable) -> tuple[RankEvents,
     """
     events = events_from_table(rank, trace.events(rank, columns=list(EVENT_COLUMNS)), names)
     collectives = collectives_from_table(trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS)))
+    _check(trace, rank, events, collectives)
     return with_network_lanes(events, collectives), collectives
+
+
+def _check(trace: TraceSet, rank: int, events: RankEvents, collectives: RankCollectives) -> None:
+    """Refuse tables that do not belong together, before their row numbers mislead anyone."""
+    where = f"{trace.path}: rank {rank}"
+    again = "; import or record it again"
+    if len(events.start) and (np.diff(events.start) < 0).any():
+        raise TraceFormatError(f"{where}: expected events sorted by start_ns, found others{again}")
+    if (events.end < events.start).any():
+        raise TraceFormatError(f"{where}: found events with a negative duration{again}")
+    rows = np.concatenate([collectives.work, collectives.call, collectives.wait])
+    if len(rows) and rows.max() >= len(events.start):
+        raise TraceFormatError(
+            f"{where}: collectives name event {rows.max()}, but there are {len(events.start)} "
+            f"events; the two files are not of one recording{again}"
+        )
 
 
 def with_network_lanes(events: RankEvents, collectives: RankCollectives) -> RankEvents:

@@ -117,8 +117,9 @@ def _began_late(events: RankEvents, launched: Launches, target: I64) -> np.ndarr
     launch[launched.row] = launched.at
     before = near(launched, launched.stream, stream_key(events, target), launch[target], BEFORE)
     previous = np.where(before >= 0, events.end[before], launch[target])
-    late = events.start[target] - np.maximum(launch[target], previous) > LATE_NS
-    return late & (target >= 0)
+    late: np.ndarray = events.start[target] - np.maximum(launch[target], previous) > LATE_NS
+    late &= target >= 0
+    return late
 
 
 def _last_record(events: RankEvents, names: tuple[str, ...], wait: I64) -> I64:

@@ -174,9 +174,7 @@ def _append_gaps(fields: dict[str, Any], gaps: list[tuple[int, int, int]]) -> No
     fields["columns"] = {n: v + [blank[n]] * len(gaps) for n, v in fields["columns"].items()}
 
 
-def _communication(
-    tables: RankTables, rows: I64, groups: list[int]
-) -> dict[int, dict[str, Any]]:
+def _communication(tables: RankTables, rows: I64, groups: list[int]) -> dict[int, dict[str, Any]]:
     task = {int(row): i for i, row in enumerate(rows)}
     found = {}
     for row in tables.collectives.to_pylist():
@@ -191,9 +189,7 @@ def _unsaid(tables: RankTables, communication: dict[int, dict[str, Any]]) -> lis
     left = len(tables.collectives) - len(communication)
     if left:
         notes.append(f"{left} operations without a task that carries them out are left out")
-    sizeless = [
-        r for r in communication.values() if max(r["bytes_in"], r["bytes_out"]) <= 0
-    ]
+    sizeless = [r for r in communication.values() if max(r["bytes_in"], r["bytes_out"]) <= 0]
     if sizeless:
         notes.append(
             f"{len(sizeless)} operations of unknown size keep their measured duration "

@@ -176,9 +176,7 @@ def _lanes(columns: dict[str, Any]) -> I64:
     return lanes
 
 
-def _info(
-    known: dict[str, Any], nodes: list[GraphNode], events: pa.Table, timed: bool
-) -> RankInfo:
+def _info(known: dict[str, Any], nodes: list[GraphNode], events: pa.Table, timed: bool) -> RankInfo:
     rank = known.get("rank", -1)
     labels = {k: str(v) for k, v in known.items() if k not in ("version", "schema", "rank")}
     versions = {f"chakra_{k}": str(known[k]) for k in ("version", "schema") if k in known}

@@ -133,9 +133,7 @@ def read_comm(call: Call, row: int, book: GroupBook) -> CommCall | None:
     return CommCall(row, name, meta, _bytes(tensors), _bytes(call.outputs), own)
 
 
-def _fill_group(
-    meta: Metadata, call: Call, group: Any, tail: list[int], book: GroupBook
-) -> None:
+def _fill_group(meta: Metadata, call: Call, group: Any, tail: list[int], book: GroupBook) -> None:
     """Name and members of the group, as the call or the group's creation tell them."""
     named = group if isinstance(group, list) and len(group) == 2 else [group, ""]
     meta.group_name = str(call.attrs.get("pg_name") or named[0] or "")

@@ -126,7 +126,8 @@ def _join_collectives(
         return base.collectives
     calls = np.where(partner >= 0, np.arange(len(partner)), -1)
     pairs = _pairs(
-        _keys(base.info, ours, calls), _keys(extra.info, theirs, _inverse(partner, len(extra.events)))
+        _keys(base.info, ours, calls),
+        _keys(extra.info, theirs, _inverse(partner, len(extra.events))),
     )
     for i, j in pairs.items():
         _fill(ours[i], theirs[j], losses, name)

@@ -11,6 +11,8 @@ import msgspec
 from foretrace.traces.importers import json_text
 from foretrace.traces.salvage import Losses, repair
 
+_MAX_TIME_NS = 1 << 62
+_MAX_RANKS = 1 << 31
 _KEPT = ("distributedInfo", "baseTimeNanoseconds", "deviceProperties", "host_name", "schemaVersion")
 _NO_LABELS = {*_KEPT, "traceEvents", "displayTimeUnit", "INFO", "WARN", "ERROR", "STAGE"}
 _VERSION = re.compile(r"(?:^|_)version$")
@@ -61,12 +63,13 @@ def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> Fil
     members = _decode(head, tail, closed, losses)
     base = members.get("baseTimeNanoseconds")
     result = FileMetadata(
-        base_ns=base if isinstance(base, int) else 0,
+        base_ns=_base_time(base, losses),
         base_lost=not closed and base is None,
         host=str(members.get("host_name") or ""),
     )
     if isinstance(members.get("distributedInfo"), dict):
         result.distributed = members["distributedInfo"]
+        _check_rank(result, losses)
     for device in members.get("deviceProperties") or []:
         result.devices.append(str(device.get("name", "")) if isinstance(device, dict) else "")
     for key, value in members.items():
@@ -77,6 +80,30 @@ def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> Fil
     if "nccl_version" in result.distributed:
         result.versions["nccl_version"] = str(result.distributed["nccl_version"])
     return result
+
+
+def _base_time(base: Any, losses: Losses) -> int:
+    """The base that all times are relative to; 0 without one or where it cannot be one."""
+    if isinstance(base, str) and base.isdigit():
+        base = int(base)
+    if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < _MAX_TIME_NS:
+        return base
+    if base is not None:
+        losses.add("baseTimeNanoseconds is no time: times are as written", 1, str(base))
+    return 0
+
+
+def _check_rank(meta: FileMetadata, losses: Losses) -> None:
+    """Forget a rank or a number of ranks that cannot be one, so that it is found otherwise."""
+    size = meta.integer("world_size", 0)
+    if not 0 <= size < _MAX_RANKS:
+        losses.add("world_size cannot be one", 1, str(size))
+        size = 0
+        meta.distributed.pop("world_size")
+    rank = meta.integer("rank", -1)
+    if rank >= (size or _MAX_RANKS):
+        losses.add("rank beyond the number of ranks", 1, f"rank {rank} of {size}")
+        meta.distributed.pop("rank")
 
 
 def _decode(head: bytes, tail: bytes, closed: bool, losses: Losses) -> dict[str, Any]:

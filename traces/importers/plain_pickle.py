@@ -89,7 +89,7 @@ class _Reader:
 
 _U1, _U2, _U4, _U8 = (struct.Struct(f"<{c}") for c in "BHIQ")
 _I4, _F8 = struct.Struct("<i"), struct.Struct(">d")
-_Step = Callable[[_Reader], None]
+_Step = Callable[[_Reader], object]
 
 
 def load_plain(data: bytes) -> Any:
@@ -193,7 +193,9 @@ def _quoted(line: bytes) -> str:
 def _key(value: Any) -> Any:
     if value is None or type(value) in (str, bytes, int, float, bool):
         return value
-    raise TraceFormatError(f"the pickle has a key that is no text or number: {type(value).__name__}")
+    raise TraceFormatError(
+        f"the pickle has a key that is no text or number: {type(value).__name__}"
+    )
 
 
 def _set_item(reader: _Reader) -> None:
@@ -252,11 +254,11 @@ def _name_number(line: bytes) -> int:
 
 
 _STEPS: dict[bytes, _Step] = {
-    b"\x80": lambda r: r.take(1) and None,  # protocol
-    b"\x95": lambda r: r.take(8) and None,  # frame
+    b"\x80": lambda r: r.take(1),  # protocol
+    b"\x95": lambda r: r.take(8),  # frame
     b"(": _constant(_MARK),
-    b"0": lambda r: r.pop() and None,
-    b"1": lambda r: r.since_mark() and None,
+    b"0": lambda r: r.pop(),  # drop
+    b"1": lambda r: r.since_mark(),
     b"2": _copy,
     b"N": _constant(None),
     b"\x88": _constant(True),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _MARKED = re.compile(r"(?:^|[^a-z])(?:rank|worker|trainer)[_\-.]?(\d{1,6})(?![0-9])", re.IGNORECASE)
-_NUMBERED = re.compile(r"(?:^|[_\-.])(\d{1,5})(?:\.pt)?(?:\.trace)?\.(?:json|jsonl|et)(?:\.gz)?$", re.IGNORECASE)
+_NUMBERED = re.compile(
+    r"(?:^|[_\-.])(\d{1,5})(?:\.pt)?(?:\.trace)?\.(?:json|jsonl|et)(?:\.gz)?$", re.IGNORECASE
+)
 
 
 def rank_of_name(path: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from foretrace.traces.importers import chakra, execution_trace, kineto
+from foretrace.traces.importers import chakra, execution_trace, kineto, nccl_inspector
 from foretrace.traces.store import RankTables
 
 
@@ -28,7 +28,7 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (kineto, chakra, execution_trace)
+FORMATS: tuple[Format, ...] = (kineto, nccl_inspector, chakra, execution_trace)
 """Asked in this order. Of several that describe one rank, the earlier one's times are kept."""
 
 
