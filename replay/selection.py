@@ -101,7 +101,8 @@ def _fits(graph: JobGraph, term: Term) -> Mask:
     if term.key in PATTERN_KEYS:
         return _by_name(graph, term)
     if term.key == "kind":
-        return _of_kinds(graph, {kind for value in term.values for kind in KIND_TASKS[value]})
+        mask = _of_kinds(graph, {kind for value in term.values for kind in KIND_TASKS[value]})
+        return mask | _host_computation(graph) if "compute" in term.values else mask
     if term.key == "collective":
         wanted = [COLLECTIVE_KINDS.index(value) for value in term.values]
         return _by_collective(graph, np.isin(graph.collectives.kind, wanted))
@@ -110,6 +111,14 @@ def _fits(graph: JobGraph, term: Term) -> Mask:
         same = np.array([frozenset(ranks) == wanted_ranks for ranks in graph.groups], dtype=bool)
         return _by_collective(graph, _take(same, graph.collectives.group))
     return np.isin(_numbers(graph, term.key), list(term.numbers))
+
+
+def _host_computation(graph: JobGraph) -> Mask:
+    """Work of host threads on ranks without a device: there the operators are the computation."""
+    device = graph.lanes.device[graph.lane] >= 0
+    with_device = np.unique(graph.rank[(graph.lane >= 0) & device])
+    result: Mask = (graph.kind == TaskKind.HOST) & ~np.isin(graph.rank, with_device)
+    return result
 
 
 def _by_name(graph: JobGraph, term: Term) -> Mask:

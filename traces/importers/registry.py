@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from foretrace.traces.importers import chakra, execution_trace, kineto, nccl_inspector
+from foretrace.traces.importers import chakra, execution_trace, kineto, nccl_inspector, nccl_plugin
 from foretrace.traces.store import RankTables
 
 
@@ -28,13 +28,16 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (kineto, nccl_inspector, chakra, execution_trace)
-"""Asked in this order. Of several that describe one rank, the earlier one's times are kept."""
+FORMATS: tuple[Format, ...] = (kineto, nccl_plugin, nccl_inspector, chakra, execution_trace)
+"""Of several that describe one rank, the times of the one that comes first here are kept."""
 
 
 def format_of(head: bytes, name: str) -> Format | None:
-    """The format of a file by its first bytes; None if it is none of ours."""
-    return next((f for f in FORMATS if f.sniff(head, name)), None)
+    """The format of a file by its first bytes; None if it is none of ours.
+
+    The last ones are asked first: what Kineto writes is the least peculiar.
+    """
+    return next((f for f in reversed(FORMATS) if f.sniff(head, name)), None)
 
 
 def describe_content(head: bytes) -> str:
