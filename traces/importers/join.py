@@ -1,8 +1,8 @@
 """Several sources of one rank as one: the first says when, the others fill in what it lacks.
 
 Events are the same where their record-function ids are. Communication operations are the same
-where their calls are, else where communicator and sequence number agree, else group, sequence
-number and kind. Where two sources differ, the first one stays and the difference is counted.
+where their calls are, else where group and sequence number agree, else in their order, where
+both sides have as many of one group, kind and size. Where two sources differ, the first one stays and the difference is counted.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _FILLED = (
     *_COMPARED,
     *("group_rank", "comm_id", "is_async", "algorithm", "protocol", "channels", "exec_ns"),
 )
+_NCCL_SOURCES = ("nccl", "inspector")
+_LEVELS, _BY_PLACE = 7, 4  # keys of an operation, and the first of them without a number
 _VAGUE_KINDS = ("unknown", "send_recv")
 _ABSENT = {c.name: c.absent for c in COLLECTIVES}
 
@@ -158,6 +160,8 @@ def _fill(ours: Row, theirs: Row, losses: Losses, name: str) -> None:
             continue
         if mine == absent or (column == "kind" and mine in _VAGUE_KINDS):
             ours[column] = other
+        elif column == "seq" and _counts_like(ours) != _counts_like(theirs):
+            continue
         elif column in _COMPARED and mine != other:
             losses.add(
                 f"{column} differs from {name} (the first source's kept)",
@@ -186,20 +190,29 @@ def _keys(info: RankInfo, rows: list[Row], calls: I64) -> list[list[Hashable]]:
     """
     keys: list[list[Hashable]] = []
     for row in rows:
-        call, seq = row["call_event"], row["seq"]
+        call = row["call_event"]
         call_id = int(calls[call]) if call >= 0 else -1
-        p2p, kind = row["p2p"], row["kind"]
-        members = _members(info, row)
+        kind, members = row["kind"], _members(info, row)
+        # a number means the same operation only to those who count alike
+        number = (_counts_like(row), row["seq"], row["p2p"]) if row["seq"] >= 0 else None
+        size = max(row["bytes_in"], row["bytes_out"])
         keys.append(
             [
                 ("call", call_id) if call_id >= 0 else None,
-                ("comm", row["comm_id"], seq, p2p) if row["comm_id"] and seq >= 0 else None,
-                ("key", row["group_key"], seq, p2p) if row["group_key"] and seq >= 0 else None,
-                ("ranks", members, seq, p2p, kind) if members and seq >= 0 else None,
-                ("size", row["group_size"], seq, p2p, kind) if seq >= 0 else None,
+                ("comm", row["comm_id"], kind, number) if row["comm_id"] and number else None,
+                ("key", row["group_key"], number) if row["group_key"] and number else None,
+                ("ranks", members, kind, number) if members and number else None,
+                ("comm", row["comm_id"], kind, size) if row["comm_id"] else None,
+                ("ranks", members, kind, size) if members else None,
+                ("size", row["group_size"], kind, size),
             ]
         )
     return keys
+
+
+def _counts_like(row: Row) -> str:
+    """NCCL numbers each kind of operation by itself, PyTorch all of a group together."""
+    return "nccl" if row["source"] in _NCCL_SOURCES else "torch"
 
 
 def _members(info: RankInfo, row: Row) -> tuple[int, ...]:
@@ -210,16 +223,20 @@ def _members(info: RankInfo, row: Row) -> tuple[int, ...]:
 def _pairs(ours: list[list[Hashable]], theirs: list[list[Hashable]]) -> dict[int, int]:
     """Our operations and theirs, by the best key that both sides have; each is used once.
 
-    A key that occurs several times stands for as many operations, in their order.
+    A key that occurs several times stands for as many operations, in their order. Keys without
+    a number count only where both sides have as many operations of them.
     """
     pairs: dict[int, int] = {}
     taken: set[int] = set()
-    for level in range(5):
+    for level in range(_LEVELS):
         open_ours = [i for i in range(len(ours)) if i not in pairs]
         open_theirs = [j for j in range(len(theirs)) if j not in taken]
-        by_key = {k: j for k, j in _numbered(theirs, open_theirs, level)}
-        for key, i in _numbered(ours, open_ours, level):
-            if key in by_key:
+        numbered_ours = _numbered(ours, open_ours, level)
+        by_key = dict(_numbered(theirs, open_theirs, level))
+        counts = [Counter(k for (k, _), _ in n) for n in (numbered_ours, by_key.items())]
+        for key, i in numbered_ours:
+            by_place = level >= _BY_PLACE and counts[0][key[0]] != counts[1][key[0]]
+            if key in by_key and not by_place:
                 pairs[i] = by_key[key]
                 taken.add(by_key[key])
     return pairs
@@ -227,9 +244,9 @@ def _pairs(ours: list[list[Hashable]], theirs: list[list[Hashable]]) -> dict[int
 
 def _numbered(
     keys: list[list[Hashable]], rows: Iterable[int], level: int
-) -> list[tuple[Hashable, int]]:
+) -> list[tuple[tuple[Hashable, int], int]]:
     seen: Counter[Hashable] = Counter()
-    numbered: list[tuple[Hashable, int]] = []
+    numbered: list[tuple[tuple[Hashable, int], int]] = []
     for row in rows:
         key = keys[row][level]
         if key is not None:

@@ -97,6 +97,7 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
     del python
     losses = Losses()
     events = list(read_events(json_lines(chunks, losses), losses))
+    _give_kernels_to_launchers(events)
     members = [m for m in map(_member, events) if m is not None]
     if not any(e.what == OPERATION for e in events):
         raise TraceFormatError("it holds no operations")
@@ -113,6 +114,14 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
     tables = [_tables(who, own, ranks) for who, own in by_device.items()]
     tables[0].info.dropped[:0] = losses.as_list()
     return tables
+
+
+def _give_kernels_to_launchers(events: list[Event]) -> None:
+    """A kernel runs where it was launched: the device that CUPTI's record names is the first."""
+    launcher = {(e.process, e.link): e.who for e in events if e.what == LAUNCH and e.link >= 0}
+    for event in events:
+        if event.what == KERNEL:
+            event.who = launcher.get((event.process, event.link), event.who)
 
 
 def _member(event: Event) -> Member | None:
@@ -283,9 +292,7 @@ def _stream(event: Event, comm: int) -> int:
         return comm
 
 
-def _operation(
-    work: Work, place: Any, of_comm: dict[int, int], groups: list[Any]
-) -> Operation:
+def _operation(work: Work, place: Any, of_comm: dict[int, int], groups: list[Any]) -> Operation:
     event, details = work.event, work.event.details
     dtype, width = _DTYPES.get(str(details.get("dtype", "")), ("", 0))
     count = details.get("count")
@@ -338,4 +345,3 @@ def _fill_sides(operation: Operation, size: int) -> None:
         operation.bytes_out = 0
     elif operation.kind == "recv":
         operation.bytes_in = 0
-

@@ -69,6 +69,7 @@ class Event:
         start_ns: begin on the plugin's clock, -1 where it was not written.
         stop_ns: end, -1 where it was not written.
         thread: host thread.
+        process: id of the process.
         who: the device; None where the event does not tell.
         comm: communicator id, 0 unknown.
         rank: number within the communicator, -1 unknown.
@@ -83,6 +84,7 @@ class Event:
     start_ns: int
     stop_ns: int
     thread: int = -1
+    process: int = -1
     who: Hashable = None
     comm: int = 0
     rank: int = -1
@@ -134,6 +136,7 @@ def _line(item: dict[str, Any]) -> Event:
         start_ns=nanoseconds(start.get("ts")),
         stop_ns=nanoseconds(stop.get("ts")),
         thread=_integer(start.get("tid"), -1),
+        process=_integer(start.get("pid"), -1),
         who=(start.get("pid"), item.get("gpuUuid")) if item.get("gpuUuid") else None,
         comm=_integer(item.get("commId"), 0),
         rank=_integer(item.get("rank"), -1),
@@ -182,6 +185,7 @@ def _begin(item: dict[str, Any], category: str, operations: list[Event]) -> Even
         start_ns=nanoseconds(item.get("ts")),
         stop_ns=-1,
         thread=_integer(item.get("tid"), -1),
+        process=_integer(item.get("pid"), -1),
         comm=_integer(args.get("CommHash"), 0),
         rank=_integer(args.get("Rank"), -1),
         details={_CHROME_DETAILS.get(k, k): v for k, v in args.items()},
