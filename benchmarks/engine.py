@@ -44,8 +44,8 @@ def main() -> None:
     console = Console(width=120)
     warm_up()
     graph = job(options.tasks)
+    console.print(memory(graph))  # first: what earlier runs have freed would hide its growth
     console.print(one_pass(graph, options.repeat))
-    console.print(memory(graph))
     del graph
     gc.collect()
     console.print(many(job(SCENARIO_TASKS), options.scenarios, options.repeat))
@@ -181,6 +181,7 @@ def memory(graph: JobGraph) -> Table:
         ("what a replay gives: start, end, bound", result),
         ("peak of a replay() above the graph, by the operating system", added),
         ("what the engine reads and that peak together", read + added),
+        ("all columns and that peak together", held + added),
     ):
         table.add_row(name, f"{size / n:.1f}")
     return table

@@ -23,8 +23,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from foretrace.replay.optable.table import read_table
 from foretrace.replay.stragglers import Blame, Charge, find_stragglers
+from foretrace.traces.optable.table import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("AR", "ST")

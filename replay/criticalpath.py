@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
-from foretrace.replay.engine import counts_from_start
-from foretrace.replay.graph import DEVICE_KINDS, I8, I64, JobGraph, TaskKind, Timeline
-from foretrace.replay.timeline import step_windows
+from foretrace.replay.engine import FROM_START
+from foretrace.replay.graph import I8, I64, JobGraph, TaskKind, Timeline
+from foretrace.replay.kernels import walk_chains
+from foretrace.replay.timeline import IS_DEVICE, step_windows
 from foretrace.traces.errors import GraphError
 
 
@@ -114,9 +114,11 @@ def walk_back(timeline: Timeline, task: I64, ceiling_ns: I64, floor_ns: I64) -> 
         Stretches that cover each walk's time exactly once, walk after walk, going back in time.
     """
     walks = np.stack([task, ceiling_ns, floor_ns], axis=1).astype(np.int64)
-    links = _links(timeline)
-    found = np.empty((_walk(links, walks, np.empty((0, 5), np.int64)), 5), np.int64)
-    _walk(links, walks, found)
+    graph = timeline.graph
+    times = (timeline.start_ns, timeline.end_ns, timeline.bound)
+    edges = (graph.pred, graph.edge_kind, graph.edge_delay_ns, FROM_START)
+    found = np.empty((walk_chains(times, edges, walks, np.empty((0, 5), np.int64)), 5), np.int64)
+    walk_chains(times, edges, walks, found)
     return Stretches(
         found[:, 0], found[:, 1], found[:, 2].astype(np.int8), found[:, 3], found[:, 4]
     )
@@ -149,7 +151,7 @@ def path_split(graph: JobGraph, path: CriticalPath) -> dict[str, int]:
 def _last_task(timeline: Timeline, step: int | None, begin: int, finish: int) -> int:
     """The task whose end is the step's end (or comes nearest before it), -1 for none."""
     graph = timeline.graph
-    closing = np.isin(graph.kind, DEVICE_KINDS) | (graph.kind == TaskKind.MARK)
+    closing = IS_DEVICE[graph.kind] | (graph.kind == TaskKind.MARK)
     inside = closing & (timeline.end_ns <= finish) & (timeline.end_ns >= begin)
     if step is not None:
         inside &= graph.step == step
@@ -162,56 +164,3 @@ def _last_task(timeline: Timeline, step: int | None, begin: int, finish: int) ->
     latest = tasks[end == end.max()]
     # Of several tasks that end together the longest is work and not a mark.
     return int(latest[np.argmax((timeline.end_ns - timeline.start_ns)[latest])])
-
-
-def _links(timeline: Timeline) -> I64:
-    """Per task its start, when its bound allowed it, what that counts from, and from whom.
-
-    Shape ``(n, 4)``; the source is -1 where nothing bound the task.
-    """
-    graph, bound = timeline.graph, timeline.bound
-    links = np.full((len(graph), 4), -1, np.int64)
-    links[:, 0] = timeline.start_ns
-    held = np.flatnonzero(bound >= 0)
-    edge = bound[held]
-    source = graph.pred[edge]
-    from_start = counts_from_start(graph)[edge]
-    anchor = np.where(from_start, timeline.start_ns[source], timeline.end_ns[source])
-    links[held, 1] = anchor + graph.edge_delay_ns[edge]
-    links[held, 2] = anchor
-    links[held, 3] = source
-    return links
-
-
-@njit(cache=True)
-def _walk(links: I64, walks: I64, out: I64) -> int:
-    """Walk back from each task of ``walks``; only counts the stretches where ``out`` is empty.
-
-    Args:
-        links: shape ``(n, 4)``, see :func:`_links`.
-        walks: task, ceiling and floor of each walk, shape ``(walks, 3)``.
-        out: origin, task, part, start and length of each stretch, shape ``(k, 5)``.
-    """
-    fill = len(out) > 0
-    count = 0
-    for origin in range(len(walks)):
-        task, high, low = walks[origin]
-        while high > low:
-            source = links[task, 3]
-            # Going back in time: the task's own time, its lateness, its edge's constant.
-            for part in range(3):
-                cut = max(low, min(high, links[task, part])) if part == 0 or source >= 0 else low
-                if cut < high:
-                    if fill:
-                        out[count, 0] = origin
-                        out[count, 1] = task
-                        # Behind a task that nothing bound lies nothing recorded.
-                        out[count, 2] = 3 if part == 1 and source < 0 else part
-                        out[count, 3] = cut
-                        out[count, 4] = high - cut
-                    count += 1
-                    high = cut
-            if source < 0:
-                break
-            task = source
-    return count

@@ -23,12 +23,13 @@ START_EDGES = (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
 """Edges that count from the predecessor's start: a kernel may start before its launch returns,
 and before a kernel it overlaps has ended."""
 
-_FROM_START = np.isin(np.arange(len(EdgeKind)), START_EDGES)
+FROM_START = np.isin(np.arange(len(EdgeKind)), START_EDGES)
+"""Whether edges of a kind count from their predecessor's start, by its number."""
 
 
 def counts_from_start(graph: JobGraph) -> NDArray[np.bool_]:
     """Which edges count from their predecessor's start, shape ``(m,)``, bool."""
-    from_start: NDArray[np.bool_] = _FROM_START[graph.edge_kind]
+    from_start: NDArray[np.bool_] = FROM_START[graph.edge_kind]
     return from_start
 
 

@@ -326,3 +326,74 @@ def longest_gap(gap_ns: I64, first: I64, stop: I64) -> I64:
                 best = k
         result[i] = best
     return result
+
+
+@njit(cache=True)
+def walk_chains(
+    times: tuple[I64, I64, I64], edges: tuple[I64, I8, I64, Bool], walks: I64, out: I64
+) -> int:
+    """Walk back from each task of ``walks`` along what bound it.
+
+    Args:
+        times: start, end and binding edge (-1 for none) of each task, each of shape ``(n,)``.
+        edges: source, kind and delay of each edge, and which kinds count from their source's start.
+        walks: task, ceiling and floor of each walk, shape ``(walks, 3)``.
+        out: origin, task, part, start and length of each stretch, shape ``(k, 5)``, to be filled;
+            where it is empty they are only counted. Parts are those of ``criticalpath.PathPart``.
+
+    Returns:
+        The number of stretches.
+    """
+    start, end, bound = times
+    pred, kind, delay, from_start = edges
+    fill = len(out) > 0
+    count = 0
+    for origin in range(len(walks)):
+        task, high, low = walks[origin]
+        while high > low:
+            edge = bound[task]
+            source = pred[edge] if edge >= 0 else -1
+            anchor = allowed = low
+            if edge >= 0:
+                anchor = start[source] if from_start[kind[edge]] else end[source]
+                allowed = anchor + delay[edge]
+            # Going back in time: the task's own time, its lateness, its edge's constant.
+            for part in range(3):
+                until = start[task] if part == 0 else allowed if part == 1 else anchor
+                cut = max(low, min(high, until))
+                if cut < high:
+                    if fill:
+                        out[count, 0] = origin
+                        out[count, 1] = task
+                        # Behind a task that nothing bound lies nothing recorded.
+                        out[count, 2] = 3 if part == 1 and edge < 0 else part
+                        out[count, 3] = cut
+                        out[count, 4] = high - cut
+                    count += 1
+                    high = cut
+            if edge < 0:
+                break
+            task = source
+    return count
+
+
+@njit(cache=True)
+def latest_by_step(
+    end_ns: I64, tasks: tuple[I8, NDArray[np.int32]], counted: Bool, row: I64, first: int, out: I64
+) -> None:
+    """Raise each step's end to that of its last task of the kinds that count.
+
+    Args:
+        end_ns: shape ``(n,)``.
+        tasks: kind and step number of each task, both of shape ``(n,)``.
+        counted: whether a kind counts.
+        row: row in ``out`` of step ``first + i``, -1 for none.
+        first: lowest step number.
+        out: ends, shape ``(steps,)``, changed in place.
+    """
+    kind, step = tasks
+    for i in range(len(end_ns)):
+        if counted[kind[i]]:
+            place = step[i] - first
+            if 0 <= place < len(row) and row[place] >= 0:
+                out[row[place]] = max(out[row[place]], end_ns[i])

@@ -77,8 +77,8 @@ def sensitivity(timeline: Timeline, by: str | TaskClasses = "kind", depth: int =
     marks = graph.steps.begin
     first = marks[timeline.start_ns[marks] == timeline.start_ns[marks].min()]
     binding = _binding(timeline, np.concatenate([last, first]))
-    used = np.unique(classes.label[binding.task[binding.own_ns > 0]])
-    used = used[used >= 0]
+    label = classes.label[binding.task[binding.own_ns > 0]]
+    used = np.flatnonzero(np.bincount(label[label >= 0], minlength=len(classes.names)))
     grows, saves = np.zeros(len(used), np.int64), np.zeros(len(used), np.int64)
     for lo in range(0, len(used), _AT_ONCE):
         some = used[lo : lo + _AT_ONCE]

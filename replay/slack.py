@@ -9,7 +9,7 @@ import numpy as np
 from foretrace.replay.engine import counts_from_start
 from foretrace.replay.graph import I64, Timeline
 from foretrace.replay.kernels import latest_times
-from foretrace.replay.timeline import IS_DEVICE, step_windows
+from foretrace.replay.timeline import IS_DEVICE
 from foretrace.traces.errors import GraphError
 
 UNBOUNDED_NS = np.iinfo(np.int64).max >> 1
@@ -69,14 +69,15 @@ def closing_tasks(timeline: Timeline, step: int | None = None) -> I64:
         GraphError: the timeline has no such step.
     """
     graph = timeline.graph
-    steps = step_windows(timeline).step
+    steps = np.unique(graph.steps.step)
     if step is not None and step not in steps:
         raise GraphError(f"no step {step} in the timeline; steps are {steps.tolist()}")
     if not len(steps):
         raise GraphError("the job has no steps: nothing says which end counts")
     wanted = steps if step is None else np.array([step])
-    device = np.flatnonzero(IS_DEVICE[graph.kind] & np.isin(graph.step, wanted))
-    return np.union1d(device, graph.steps.end[np.isin(graph.steps.step, wanted)])
+    closing = IS_DEVICE[graph.kind] & np.isin(graph.step, wanted)
+    closing[graph.steps.end[np.isin(graph.steps.step, wanted)]] = True
+    return np.flatnonzero(closing)
 
 
 def _room(latest: I64, actual: I64) -> I64:

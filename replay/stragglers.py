@@ -17,9 +17,9 @@ import numpy as np
 from foretrace.replay.graph import F64, I64
 from foretrace.replay.optable.gaps import HeldOut, replay_held_out
 from foretrace.replay.optable.graph import OpGraph, build_graph
-from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import ends_of_many
 from foretrace.traces.errors import GraphError
+from foretrace.traces.optable.table import OpTable
 
 BLOCK_BYTES = 96 << 20
 """Scenarios are evaluated in blocks whose ends take about this much memory."""

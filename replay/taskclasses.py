@@ -68,8 +68,9 @@ def _by_kind(graph: JobGraph) -> TaskClasses:
 
 
 def _by_rank(graph: JobGraph) -> TaskClasses:
-    ranks = np.unique(graph.rank[graph.rank >= 0])
-    label = np.where(graph.rank >= 0, np.searchsorted(ranks, graph.rank), -1)
+    there = np.bincount(graph.rank[graph.rank >= 0])
+    ranks = np.flatnonzero(there)
+    label = np.append(np.cumsum(there > 0) - 1, -1)[graph.rank]
     return TaskClasses(tuple(f"rank {rank}" for rank in ranks), label)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.replay.engine import counts_from_start
 from foretrace.replay.graph import DEVICE_KINDS, I32, I64, JobGraph, TaskKind, Timeline
-from foretrace.replay.kernels import latest_predecessor
+from foretrace.replay.kernels import latest_by_step, latest_predecessor
 
 IS_DEVICE = np.isin(np.arange(len(TaskKind)), DEVICE_KINDS)
 """Whether a task kind runs on a device, by its number."""
@@ -57,8 +57,11 @@ def step_windows(timeline: Timeline) -> StepWindows:
     end = np.full(len(steps), np.iinfo(np.int64).min)
     np.minimum.at(start, row, timeline.start_ns[graph.steps.begin])
     np.maximum.at(end, row, timeline.end_ns[graph.steps.end])
-    device = IS_DEVICE[graph.kind] & np.isin(graph.step, steps)
-    np.maximum.at(end, np.searchsorted(steps, graph.step[device]), timeline.end_ns[device])
+    if len(steps):
+        place = np.full(int(steps[-1]) - int(steps[0]) + 1, -1, np.int64)
+        place[steps - steps[0]] = np.arange(len(steps))
+        tasks = (graph.kind, graph.step)
+        latest_by_step(timeline.end_ns, tasks, IS_DEVICE, place, int(steps[0]), end)
     return StepWindows(steps.astype(np.int32), start, end)
 
 

@@ -76,7 +76,7 @@ def lay_out(dur_ns: I64, lane: I64, source: I64, target: I64) -> I64:
 _A = types.Array(types.int64, 1, "C")
 
 
-@njit(_A(_A, _A, _A, _A, _A, _A), cache=True, nogil=True)  # type: ignore[no-untyped-call]
+@njit(_A(_A, _A, _A, _A, _A, _A), cache=True, nogil=True)
 def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, free: I64) -> I64:
     n = len(dur)
     ready = np.zeros(n, np.int64)
@@ -87,7 +87,7 @@ def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, fr
             heapq.heappush(heap, (int64(0), int64(task)))
     while len(heap) > 0:
         at, task = heapq.heappop(heap)
-        begin = max(at, free[lane[task]])
+        begin = max(at, int(free[lane[task]]))
         if begin > at:  # its lane is busy: look again when it is free
             heapq.heappush(heap, (begin, task))
             continue
@@ -99,5 +99,5 @@ def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, fr
             ready[after] = max(ready[after], end)
             waiting[after] -= 1
             if waiting[after] == 0:
-                heapq.heappush(heap, (ready[after], after))
+                heapq.heappush(heap, (int(ready[after]), int(after)))
     return start

@@ -118,7 +118,8 @@ COLLECTIVES = (
     Column(
         "source",
         TEXT,
-        "Who saw it: 'kernel', 'record_param_comms', 'hook', 'gloo', 'nccl', 'inspector', 'chakra'.",
+        "Who saw it: 'kernel', 'record_param_comms', 'hook', 'gloo', 'nccl', 'inspector', "
+        "'chakra'.",
         "",
     ),
     Column("algorithm", TEXT, "Algorithm the library chose, e.g. RING, TREE.", "", optional=True),

@@ -69,7 +69,7 @@ def _fitting(
 
 
 def _candidate_sets(present: set[int]) -> list[tuple[int, ...]]:
-    """Regular sets all of whose ranks were recorded, largest first.
+    """Regular sets of which at least two ranks were recorded, largest first.
 
     The job may be larger than its highest recorded rank says, so the next power of two counts
     as its size too.
@@ -78,8 +78,8 @@ def _candidate_sets(present: set[int]) -> list[tuple[int, ...]]:
         return []
     size = max(present) + 1
     sets = {*rank_sets(size), *rank_sets(1 << (size - 1).bit_length())}
-    whole = [s for s in sets if present.issuperset(s)]
-    return sorted(whole, key=lambda s: (-len(s), s))
+    seen = [s for s in sets if len(present.intersection(s)) > 1]
+    return sorted(seen, key=lambda s: (-len(s), s))
 
 
 def rank_sets(world_size: int) -> list[tuple[int, ...]]:
@@ -113,17 +113,28 @@ def _mesh_group(member: int, axes: tuple[tuple[int, int], ...]) -> tuple[int, ..
 def _members(
     family: list[Communicator], ranks: tuple[int, ...], shift_ns: dict[int, int]
 ) -> list[Communicator]:
-    """One communicator per rank that may be these ranks' group; empty where none fits."""
+    """One communicator per recorded rank that may be these ranks' group; empty where none fits.
+
+    A group some of whose ranks were not recorded must have the recorded size.
+    """
     options = []
+    present = {c.rank for c in family}
+    partial = not present.issuperset(ranks)
     for number, rank in enumerate(ranks):
+        if rank not in present:
+            continue
         fit = [
             c
             for c in family
-            if c.rank == rank and c.group_rank in (-1, number) and c.group_size in (-1, len(ranks))
+            if c.rank == rank
+            and c.group_rank in (-1, number)
+            and c.group_size in ((len(ranks),) if partial else (-1, len(ranks)))
         ]
         if not fit:
             return []
         options.append(fit)
+    if len(options) < 2:
+        return []
     best: list[Communicator] = []
     for first in options[0]:
         near = [min(fit, key=lambda c: _spread([first, c], shift_ns)) for fit in options[1:]]

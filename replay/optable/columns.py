@@ -10,9 +10,9 @@ import numpy as np
 from foretrace.replay.graph import I64, Collectives, JobGraph, Lanes, StepMarks, TaskKind
 from foretrace.replay.optable.match import Matches, packed, step_index
 from foretrace.replay.optable.meetings import Meetings
-from foretrace.replay.optable.operations import COLLECTIVES, TRANSFERS, Role
-from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import Levels
+from foretrace.traces.optable.operations import COLLECTIVES, TRANSFERS, Role
+from foretrace.traces.optable.table import OpTable
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from foretrace.replay.graph import F64, I64, JobGraph
 from foretrace.replay.optable.graph import OpGraph, build_issued_graph
 from foretrace.replay.optable.match import Matches, packed, step_index
-from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import ends_of_many
+from foretrace.traces.optable.table import OpTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from foretrace.replay.optable.columns import Numbering, job_graph
 from foretrace.replay.optable.issue import issue_edges, runs_alongside
 from foretrace.replay.optable.match import Matches, match
 from foretrace.replay.optable.meetings import NONE, Meetings, infer_meetings
-from foretrace.replay.optable.operations import TRANSFERS, Role
-from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import by_level, ranges
 from foretrace.traces.errors import GraphError
+from foretrace.traces.optable.operations import TRANSFERS, Role
+from foretrace.traces.optable.table import OpTable
 
 Edges = tuple[I64, I64, EdgeKind]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace.replay.graph import I64
-from foretrace.replay.optable.operations import TRANSFERS, Role
-from foretrace.replay.optable.table import OpTable
 from foretrace.replay.wavefront import ranges
+from foretrace.traces.optable.operations import TRANSFERS, Role
+from foretrace.traces.optable.table import OpTable
 
 OVERLAP = 0.2
 """An operation runs into the next one when it ends later than that one's start by this share of

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.graph import I64
-from foretrace.replay.optable.operations import COLLECTIVES, TRANSFERS, Role
-from foretrace.replay.optable.table import OpTable
+from foretrace.traces.optable.operations import COLLECTIVES, TRANSFERS, Role
+from foretrace.traces.optable.table import OpTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.graph import I64
-from foretrace.replay.optable.operations import TRANSFERS, Role
-from foretrace.replay.optable.table import OpTable
+from foretrace.traces.optable.operations import TRANSFERS, Role
+from foretrace.traces.optable.table import OpTable
 
 NEARLY_ALWAYS = 0.95
 """Share of all starts that must come after the last of the others was ready."""

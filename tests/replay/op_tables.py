@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretrace.replay.optable.table import OpTable, read_table
+from foretrace.traces.optable.table import OpTable, read_table
 
 Worker = tuple[int, int]
 Key = tuple[Any, ...]

@@ -23,9 +23,6 @@ from foretrace.replay.engine import replay
 from foretrace.replay.graph import TaskKind
 from foretrace.replay.optable.gaps import gaps_ns, replay_held_out
 from foretrace.replay.optable.graph import OpGraph, build_graph, build_issued_graph
-from foretrace.replay.optable.layout import TableLayout, layout_beside, read_layout
-from foretrace.replay.optable.operations import Role, operation
-from foretrace.replay.optable.table import read_table
 from foretrace.replay.timeline import step_windows
 from foretrace.replay.wavefront import ends_of_many
 from foretrace.traces.errors import (
@@ -34,6 +31,9 @@ from foretrace.traces.errors import (
     LayoutError,
     TraceFormatError,
 )
+from foretrace.traces.optable.layout import TableLayout, layout_beside, read_layout
+from foretrace.traces.optable.operations import Role, operation
+from foretrace.traces.optable.table import read_table
 
 # --- names ------------------------------------------------------------------------------------
 

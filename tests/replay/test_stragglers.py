@@ -13,8 +13,8 @@ from tests.replay.op_tables import Job, fixed_gap, read_job, row, varied, write_
 
 from foretrace.cli import app
 from foretrace.replay import stragglers
-from foretrace.replay.optable.table import OpTable, read_table
 from foretrace.replay.stragglers import Blame, Charge, find_stragglers
+from foretrace.traces.optable.table import OpTable, read_table
 
 TABLES = ("AR", "ST")
 

@@ -58,15 +58,16 @@ class GroupBook:
         size = entry.get("group_size", entry.get("pg_size"))
         ranks = ranks_of(entry.get("ranks"))
         size = size if isinstance(size, int) and size > 0 else len(ranks)
+        name = str(entry.get("pg_name", ""))
         known = {
-            "name": str(entry.get("pg_name", "")),
+            "name": name,
             "description": str(entry.get("pg_desc", "")),
             "size": size,
             "ranks": ranks or list(range(size)),  # none listed means all
             "backend": str(entry.get("backend_config", "")),
         }
         self.entries.append(known)
-        self.names.setdefault(known["name"], known)
+        self.names.setdefault(name, known)
         for handle in ("backend_id", "uid"):
             if handle in entry:
                 self.names.setdefault(str(entry[handle]), known)

@@ -138,7 +138,7 @@ class _Call:
 
 
 def _groups(config: Any) -> GroupTable:
-    """Groups by ``pg_config``: ``{"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}``."""
+    """Groups by ``pg_config``: ``{"0": {"name": "0", "desc": "dp", "ranks": "[0, 1]"}}``."""
     table = GroupTable(0)
     for name, entry in config.items() if isinstance(config, dict) else ():
         if isinstance(entry, dict):
@@ -237,8 +237,7 @@ def _execution(entry: dict[str, Any], losses: Losses) -> tuple[int, int]:
     start = _integer(entry.get("time_discovered_started_ns"))
     end = _integer(entry.get("time_discovered_completed_ns"))
     milliseconds = entry.get("duration_ms")
-    measured = isinstance(milliseconds, int | float) and 0 <= milliseconds < 1e12
-    if end > 0 and measured:
+    if end > 0 and isinstance(milliseconds, int | float) and 0 <= milliseconds < 1e12:
         duration = round(milliseconds * 1e6)
         return max(end - duration, start), duration
     if start <= 0 or end <= 0:

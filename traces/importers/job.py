@@ -6,23 +6,33 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import msgspec
 
 from foretrace.traces.errors import ForetraceError, IncompleteTraceError, TraceFormatError
+from foretrace.traces.importers.bundles import bundled, open_bundle
 from foretrace.traces.importers.parts import join_parts, part_name, unique
 from foretrace.traces.importers.ranks import rank_of_name
-from foretrace.traces.importers.registry import FORMATS, Format, describe_content, format_of
+from foretrace.traces.importers.registry import (
+    FORMATS,
+    FileFormat,
+    FolderFormat,
+    Format,
+    describe_content,
+    format_of,
+    reads_folders,
+)
 from foretrace.traces.importers.report import FileReport, ImportReport, peak_rss_bytes
 from foretrace.traces.importers.sources import (
-    HEAD_BYTES,
+    TOLD_AT_THE_END,
     Content,
     Source,
+    ends_of,
     find_sources,
     open_sources,
     read_head,
@@ -71,7 +81,13 @@ def import_paths(
     parent, _, name = target.root.rpartition("/")
     with Folder(target.fs, parent or ".").replacing(name) as part:
         url = part.fs.unstrip_protocol(part.root)
-        files = _run(sources, url, jobs or os.cpu_count() or 1, python, watch)
+        results = _run(sources, url, jobs or os.cpu_count() or 1, python, watch)
+        failed = [r for r in results if isinstance(r, Failed)]
+        files = [r for r in results if isinstance(r, FileReport)]
+        if not files:
+            raise TraceFormatError(failed[0].why)
+        # One bad file does not take the others with it.
+        report.notes += [f"left out: {f.why}" for f in failed]
         files = unique(files, report.notes)
         report.files = join_parts(url, files, [f.NAME for f in FORMATS])
         _note_missing(report)
@@ -93,11 +109,13 @@ def _check_target(target: Folder) -> None:
 def _choose(paths: Sequence[str], notes: list[str]) -> list[tuple[int, Source]]:
     """The sources that are traces, numbered per format; one asked for by name must be one."""
     formats: dict[str, str] = {}
+    folders: dict[str, str] = {}
 
     def is_trace(head: bytes, name: str) -> bool:
         kind = format_of(head, name)
         if kind is not None:
             formats[name] = kind.NAME
+            folders[name] = kind.NAME if reads_folders(kind) else ""
         return kind is not None
 
     found = find_sources(paths, is_trace)
@@ -122,7 +140,7 @@ def _choose(paths: Sequence[str], notes: list[str]) -> list[tuple[int, Source]]:
         raise TraceFormatError(f"{', '.join(paths)}: expected PyTorch profiler JSON, {what}")
     seen: Counter[str] = Counter()
     numbered = []
-    for source in sources:
+    for source in bundled(sources, lambda s: folders[s.name]):
         kind = formats[source.name]
         numbered.append((seen[kind], source))
         seen[kind] += 1
@@ -137,13 +155,24 @@ def _keep(shared: Any) -> None:
     _shared[:] = [shared]
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A source of which nothing could be read.
+
+    Attributes:
+        why: one line with its name.
+    """
+
+    why: str
+
+
 def _run(
     sources: list[tuple[int, Source]],
     url: str,
     jobs: int,
     python: bool,
     watch: Watcher | None,
-) -> list[FileReport]:
+) -> list[FileReport | Failed]:
     total = sum(s.size for _, s in sources)
     jobs = min(jobs, 1 + total // _WORTH_A_PROCESS_BYTES)
     tasks = _tasks(sources, jobs)
@@ -202,7 +231,9 @@ def _follow(futures: list[Future[Any]], shared: Any, total: int, watch: Watcher 
             watch(stored, total, plain)
 
 
-def _import_in_worker(task: list[tuple[int, Source]], url: str, python: bool) -> list[FileReport]:
+def _import_in_worker(
+    task: list[tuple[int, Source]], url: str, python: bool
+) -> list[FileReport | Failed]:
     (counter,) = _shared
 
     def progress(stored: int, plain: int) -> None:
@@ -215,27 +246,40 @@ def _import_in_worker(task: list[tuple[int, Source]], url: str, python: bool) ->
 
 def _import_task(
     task: list[tuple[int, Source]], url: str, python: bool, progress: Callable[[int, int], None]
-) -> list[FileReport]:
+) -> list[FileReport | Failed]:
     writer = TraceSetWriter(url)
     position = {source: i for i, source in task}
-    reports = []
-    for content in open_sources([s for _, s in task], progress):
-        kind, ranks = _read(content, python)
+    reports: list[FileReport | Failed] = []
+    for content in _contents([s for _, s in task], progress):
+        try:
+            kind, ranks = _read(content, python)
+        except TraceFormatError as error:
+            reports.append(Failed(str(error)))
+            continue
         place = position[content.source]
         # what may be one of several sources of a rank is kept apart until all are read
         part = "" if kind is FORMATS[0] else part_name(kind.NAME, place)
         target = TraceSetWriter(f"{url}/{part}") if part else writer
         for tables in ranks:
-            settled = _settle(tables, content, place)
+            settled = _settle(tables, content, place, kind)
             target.write_rank(settled)
             reports.append(replace(_report(settled, content), format=kind.NAME, folder=part))
     return reports
 
 
-def _read(content: Content, python: bool) -> tuple[Format, list[RankTables]]:
+def _contents(sources: list[Source], progress: Callable[[int, int], None]) -> Iterator[Content]:
+    yield from open_sources([s for s in sources if not s.parts], progress)
+    for source in sources:
+        if source.parts:
+            yield open_bundle(source, progress)
+
+
+def _read(content: Content, python: bool) -> tuple[FileFormat | FolderFormat, list[RankTables]]:
     chunks = iter(content.chunks)
-    head = next(chunks, b"")
-    kind = format_of(head[:HEAD_BYTES], content.source.name)
+    head = next(iter(content.files.values()), b"") if content.files else next(chunks, b"")
+    if head.startswith(TOLD_AT_THE_END):
+        head += b"".join(chunks)
+    kind = format_of(ends_of(head), content.source.name)
     if kind is None:
         found = describe_content(head)
         raise TraceFormatError(f"{content.source.name}: expected profiler JSON, found {found}")
@@ -245,18 +289,21 @@ def _read(content: Content, python: bool) -> tuple[Format, list[RankTables]]:
         yield from chunks
 
     try:
-        tables = kind.read(all_chunks(), python=python)
+        if reads_folders(kind):
+            return kind, kind.read_bundle(content.files)
+        tables = cast(FileFormat, kind).read(all_chunks(), python=python)
         return kind, tables if isinstance(tables, list) else [tables]
     except ForetraceError as error:
         raise type(error)(f"{content.source.name}: not readable as {kind.NAME}: {error}") from None
 
 
-def _settle(tables: RankTables, content: Content, position: int) -> RankTables:
+def _settle(tables: RankTables, content: Content, position: int, kind: Format) -> RankTables:
     """Give the rank its number and note the source."""
     info = tables.info
     rank, rank_from = info.rank, info.rank_from
     if rank < 0:
-        rank, rank_from = rank_of_name(content.source.name), "file name"
+        of_name: Callable[[str], int] = getattr(kind, "rank_of_name", rank_of_name)
+        rank, rank_from = of_name(content.source.name), "file name"
     if rank < 0:
         rank, rank_from = position, "order"
     dropped = list(info.dropped)

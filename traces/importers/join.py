@@ -2,7 +2,8 @@
 
 Events are the same where their record-function ids are. Communication operations are the same
 where their calls are, else where group and sequence number agree, else in their order, where
-both sides have as many of one group, kind and size. Where two sources differ, the first one stays and the difference is counted.
+both sides have as many of one group, kind and size. Where two sources differ, the first one
+stays and the difference is counted.
 """
 
 from __future__ import annotations

@@ -122,10 +122,10 @@ def load_plain(data: bytes) -> Any:
 
 
 def _name(code: bytes) -> str:
-    from pickletools import code2op
+    from pickletools import opcodes
 
-    known = code2op.get(code.decode("latin-1"))
-    return known.name if known else f"an unknown operation {code!r}"
+    known = next((o.name for o in opcodes if o.code == code.decode("latin-1")), "")
+    return known or f"an unknown operation {code!r}"
 
 
 def _check_extent(value: Any, most: int) -> None:

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeGuard
 
-from foretrace.traces.importers import chakra, execution_trace, kineto, nccl_inspector, nccl_plugin
+from foretrace.traces.importers import (
+    chakra,
+    execution_trace,
+    flight_recorder,
+    kineto,
+    nccl_inspector,
+    nccl_plugin,
+    nsys_parquet,
+    nsys_sqlite,
+    operation_table,
+    pipeline_json,
+)
 from foretrace.traces.store import RankTables
 
 
 class Format(Protocol):
-    """What the module of a format offers."""
+    """What the module of every format offers.
+
+    A module may also have ``rank_of_name(path) -> int``, where its files are named in a way
+    of their own.
+    """
 
     NAME: str
 
     def sniff(self, head: bytes, name: str) -> bool:
         """Whether a file that begins with ``head`` (uncompressed) is of this format."""
         ...
+
+
+class FileFormat(Format, Protocol):
+    """A format whose files are read one by one."""
 
     def read(
         self, chunks: Iterable[bytes], *, python: bool = False
@@ -28,11 +47,35 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (kineto, nccl_plugin, nccl_inspector, chakra, execution_trace)
+class FolderFormat(Format, Protocol):
+    """A format whose files in one folder are read together."""
+
+    def read_bundle(self, files: Mapping[str, bytes]) -> list[RankTables]:
+        """Read all files of a folder that are of this format, given by name."""
+        ...
+
+
+FORMATS: tuple[FileFormat | FolderFormat, ...] = (
+    kineto,
+    nsys_sqlite,
+    nsys_parquet,
+    nccl_plugin,
+    nccl_inspector,
+    flight_recorder,
+    operation_table,
+    pipeline_json,
+    chakra,
+    execution_trace,
+)
 """Of several that describe one rank, the times of the one that comes first here are kept."""
 
 
-def format_of(head: bytes, name: str) -> Format | None:
+def reads_folders(kind: FileFormat | FolderFormat) -> TypeGuard[FolderFormat]:
+    """Whether all files of a folder are read together."""
+    return hasattr(kind, "read_bundle")
+
+
+def format_of(head: bytes, name: str) -> FileFormat | FolderFormat | None:
     """The format of a file by its first bytes; None if it is none of ours.
 
     The last ones are asked first: what Kineto writes is the least peculiar.

@@ -7,6 +7,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, BinaryIO
 
 import fsspec
@@ -17,6 +18,8 @@ from foretrace.traces.storage import file_system
 
 CHUNK_BYTES = 2 << 20
 HEAD_BYTES = 1 << 16
+TOLD_AT_THE_END = b"PAR1"
+"""Parquet files name their columns in their last bytes."""
 _READ_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC = slice(257, 262)
@@ -36,11 +39,13 @@ class Source:
         path: path or URL.
         member: name inside, where ``path`` is an archive; else "".
         size: bytes as stored.
+        parts: names of all files, where several make one source.
     """
 
     path: str
     member: str = ""
     size: int = 0
+    parts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,6 +63,7 @@ class Content:
         checksum: CRC-32 of what was read.
         size: bytes read.
         damage: what is wrong with the compressed file; "" if it was whole.
+        files: content by name, where several files make one source.
     """
 
     source: Source
@@ -65,6 +71,7 @@ class Content:
     checksum: int = 0
     size: int = 0
     damage: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 def natural_key(name: str) -> list[tuple[int, int | str]]:
@@ -173,14 +180,40 @@ def _members(source: Source) -> Iterator[tuple[Source, bytes]]:
         for member in tar:
             content = tar.extractfile(member) if member.isfile() else None
             if content is not None and not _is_hidden(member.name):
-                head = _unzipped_head(content.read(HEAD_BYTES))
+                head = _head(content)
                 yield Source(source.path, member.name, member.size), head
 
 
 def read_head(source: Source) -> bytes:
     """The first bytes of a file, uncompressed."""
     with fsspec.open(source.path, "rb") as file:
-        return _unzipped_head(file.read(HEAD_BYTES))
+        return _head(file)
+
+
+def _head(file: Any) -> bytes:
+    """The first bytes of an open file, and the last ones of a format that says there what it is."""
+    head = file.read(HEAD_BYTES)
+    if not head.startswith(TOLD_AT_THE_END):
+        return _unzipped_head(head)
+    tail = b""
+    while chunk := file.read(CHUNK_BYTES):
+        tail = (tail + chunk)[-HEAD_BYTES:]
+    return bytes(head + tail)
+
+
+def ends_of(content: bytes) -> bytes:
+    """What :func:`read_head` gives of a file whose content is known."""
+    if not content.startswith(TOLD_AT_THE_END):
+        return content[:HEAD_BYTES]
+    return content[:HEAD_BYTES] + content[HEAD_BYTES:][-HEAD_BYTES:]
+
+
+def unzipped(data: bytes) -> bytes:
+    """Content of a file that may be gzip; as far as it is whole."""
+    if not data.startswith(_GZIP_MAGIC):
+        return data
+    content = Content(Source(""))
+    return b"".join(piece for _, piece in _pieces(content, BytesIO(data)))
 
 
 def _unzipped_head(head: bytes) -> bytes:

@@ -26,7 +26,7 @@ def table_of(name: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> 
 
     Args:
         name: table of ``schema.TABLES``.
-        columns: values by column, all of one length.
+        columns: values by column, all of one length; Arrow arrays of the right type go as they are.
 
     Raises:
         KeyError: a column that cannot be absent is not given.
@@ -48,6 +48,8 @@ def table_of(name: str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> 
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
     if pa.types.is_dictionary(kind):
         return arrow.texts(values)
     if pa.types.is_list(kind):

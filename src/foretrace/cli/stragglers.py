@@ -20,8 +20,8 @@ from foretrace.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from foretrace.replay.optable.table import OpTable
     from foretrace.replay.stragglers import Blame
+    from foretrace.traces.optable.table import OpTable
 
 MOST_ROWS = 8  # rows of the tables of workers and dp ranks
 SPECIFIC = 0.8  # a smaller part is named when repairing it saves this share of the best saving
@@ -126,8 +126,8 @@ def stragglers_command(
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Say how far slow workers hold a job back, and which ones, from a table of operations."""
-    from foretrace.replay.optable.table import read_table
     from foretrace.replay.stragglers import find_stragglers
+    from foretrace.traces.optable.table import read_table
 
     operations = read_table(table, meta)
     begin = perf_counter()

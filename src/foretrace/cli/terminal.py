@@ -32,9 +32,15 @@ def print_note(text: str) -> None:
     sys.stderr.write(f"foretrace: note: {' '.join(text.split())}\n")
 
 
+MIN_FIRST = 16
+"""The first column folds down to this many characters."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; the first column is text, the others are aligned to the right."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -44,9 +50,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(
             Text(column), justify="left" if left else "right", no_wrap=not left, overflow="fold"
         )
+    rows = list(rows)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a kernel's "[...]" is no markup
     console = _console()
+    # A number is never cut: only the first column folds, and a line that is still too long for
+    # the terminal runs over.
+    wide = Console(width=10_000)
+    natural = Measurement.get(wide, wide.options, table).maximum
+    first = max((len(row[0]) for row in rows), default=0)
+    console.width = max(console.width, natural - max(first - MIN_FIRST, 0))
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]

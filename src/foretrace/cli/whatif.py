@@ -109,18 +109,20 @@ def whatif_command(
     trace_set = TraceSet.open(trace)
     for problem in trace_set.problems:
         print_note(problem)
-    graph = build_graph(trace_set, chosen_ranks(trace_set, ranks))
+    chosen = chosen_ranks(trace_set, ranks)
+    graph = build_graph(trace_set, chosen)
     base = replay(graph)
+    step = step_time(step_windows(base))
     rows = []
     files = _Files(perfetto_dir, base)
     for outcome in _with_progress(outcomes(graph, asked), len(asked)):
         path = files.write(outcome.scenario.name, outcome.timeline)
-        rows.append(_row(outcome, base, path))
+        rows.append(_row(outcome.scenario.name, outcome.timeline, step, outcome.tasks, path))
     view = WhatIfView(
         trace,
-        sorted({int(rank) for rank in graph.rank if rank >= 0}),
+        chosen,
         round(step_time(step_windows(measured(graph)))),
-        _base_row(base),
+        _row("(as recorded)", base, step),
         rows,
     )
     print_json(view) if as_json else print_whatif(view)
@@ -165,40 +167,25 @@ def _scenarios(files: Sequence[Path], texts: Sequence[str]) -> list[Scenario]:
     return found
 
 
-def _base_row(base: Timeline) -> WhatIfRow:
+def _row(
+    name: str, timeline: Timeline, replayed_ns: float, tasks: int = 0, path: Path | None = None
+) -> WhatIfRow:
+    """One row; ``replayed_ns`` is the step without a scenario."""
     from foretrace.replay.boundedby import bounded_by
     from foretrace.replay.timeline import step_time, step_windows
 
-    windows, bound = step_windows(base), bounded_by(base)
+    windows, bound = step_windows(timeline), bounded_by(timeline)
+    step = step_time(windows)
     return WhatIfRow(
-        name="(as recorded)",
-        step_ns=round(step_time(windows)),
-        steps_ns=windows.dur_ns.tolist(),
-        change=0.0,
-        bound_by=bound.work,
-        bound_share=bound.work_share,
-        bound_rank=bound.rank,
-        bound_rank_share=bound.rank_share,
-        tasks=0,
-    )
-
-
-def _row(outcome: Outcome, base: Timeline, path: Path | None) -> WhatIfRow:
-    from foretrace.replay.boundedby import bounded_by
-    from foretrace.replay.timeline import step_time, step_windows
-
-    step = step_time(step_windows(outcome.timeline))
-    bound = bounded_by(outcome.timeline)
-    return WhatIfRow(
-        name=outcome.scenario.name,
+        name=name,
         step_ns=round(step),
-        steps_ns=outcome.step_ns.tolist(),
-        change=step / max(step_time(step_windows(base)), 1) - 1,
+        steps_ns=windows.dur_ns.tolist(),
+        change=step / max(replayed_ns, 1) - 1,
         bound_by=bound.work,
         bound_share=bound.work_share,
         bound_rank=bound.rank,
         bound_rank_share=bound.rank_share,
-        tasks=outcome.tasks,
+        tasks=tasks,
         timeline=None if path is None else str(path),
     )
 

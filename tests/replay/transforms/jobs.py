@@ -34,7 +34,7 @@ def ran(path: Path, programs: list[list[Op]], sizes: list[int] | None = None) ->
 
 def recorded(path: Path, programs: list[list[Op]], sizes: list[int]) -> TraceSet:
     """The same as a trace set on disk."""
-    return write(path, *_with_bytes(Machine(programs, [0] * len(programs)), sizes))
+    return write(path / "job.trace", *_with_bytes(Machine(programs, [0] * len(programs)), sizes))
 
 
 def _with_bytes(machine: Machine, sizes: list[int] | None) -> list:  # type: ignore[type-arg]

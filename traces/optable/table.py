@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foretrace.replay.graph import I32, I64
-from foretrace.replay.optable.layout import TableLayout, layout_beside, read_layout
-from foretrace.replay.optable.operations import Operation, operation
 from foretrace.traces.errors import IncompleteTraceError, LayoutError, TraceFormatError
+from foretrace.traces.optable.layout import TableLayout, layout_beside, read_layout
+from foretrace.traces.optable.operations import Operation, operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
 _TIMES = ("start_ts", "duration")
 _PLACE = ("dp_rank", "stage")
 _NEEDED = ("step", "optype", *_TIMES)
-_OPTIONAL = ("rank", "mc", "gmc")
+_OPTIONAL = ("rank", "mc", "gmc", "mb_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class OpTable:
         op: index into ``operations``.
         role: role of the operation (``operations.Role``).
         chunk: model chunk of the stage, -1 unknown.
+        micro_batch: micro-batch, -1 unknown.
         start_ns: start within the step's clock.
         end_ns: end.
         slot: (step, worker) of each row, numbered in sorted order.
@@ -53,6 +57,7 @@ class OpTable:
     op: I32
     role: I32
     chunk: I32
+    micro_batch: I32
     start_ns: I64
     end_ns: I64
     slot: I64
@@ -80,7 +85,28 @@ def read_table(path: str | Path, meta: str | Path | None = None) -> OpTable:
     path = Path(path)
     beside = Path(meta) if meta is not None else layout_beside(path)
     layout = read_layout(beside) if beside is not None else TableLayout()
-    table = _load(path)
+    if not path.is_file():
+        raise IncompleteTraceError(f"{path}: no such file; give an operation table")
+    return _parsed(path, _load(path, path), layout)
+
+
+def read_content(content: bytes, name: str) -> OpTable:
+    """Read an operation table that is in memory already; its layout is that of its columns.
+
+    Args:
+        content: the file's bytes.
+        name: the file's name, which tells Parquet from CSV and stands in messages.
+
+    Raises:
+        TraceFormatError, IncompleteTraceError, LayoutError: as :func:`read_table`.
+    """
+    import pyarrow as pa
+
+    path = Path(name)
+    return _parsed(path, _load(path, pa.BufferReader(content)), TableLayout())
+
+
+def _parsed(path: Path, table: pa.Table, layout: TableLayout) -> OpTable:
     _check_columns(path, table, layout)
     columns = {name: _numbers(path, table, name) for name in ("step", *_TIMES)}
     columns |= {
@@ -92,23 +118,21 @@ def read_table(path: str | Path, meta: str | Path | None = None) -> OpTable:
     return _sorted_table(path, columns, op, names, layout)
 
 
-def _load(path: Path) -> pa.Table:
-    """The file's columns of interest as an Arrow table."""
+def _load(path: Path, file: Any) -> pa.Table:
+    """The columns of interest of a file, given by path or opened, as an Arrow table."""
     import pyarrow as pa
 
-    if not path.is_file():
-        raise IncompleteTraceError(f"{path}: no such file; give an operation table")
     try:
         if path.suffix.lower() in (".csv", ".tsv", ".txt"):
             from pyarrow import csv
 
             tab = csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            return csv.read_csv(path, parse_options=tab)
+            return csv.read_csv(file, parse_options=tab)
         from pyarrow import parquet
 
-        file = parquet.ParquetFile(path)
-        wanted = [n for n in (*_NEEDED, *_PLACE, *_OPTIONAL) if n in file.schema_arrow.names]
-        return file.read(columns=wanted)
+        opened = parquet.ParquetFile(file)
+        wanted = [n for n in (*_NEEDED, *_PLACE, *_OPTIONAL) if n in opened.schema_arrow.names]
+        return opened.read(columns=wanted)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise TraceFormatError(
@@ -241,6 +265,7 @@ def _sorted_table(
         op=op[order],
         role=np.array([o.role for o in operations], np.int32)[op[order]],
         chunk=_chunks(columns, layout, unknown)[order].astype(np.int32),
+        micro_batch=columns.get("mb_id", unknown)[order].astype(np.int32),
         start_ns=start[order],
         end_ns=end[order],
         slot=np.cumsum(np.diff(place[order], prepend=place[order[:1]]) != 0),

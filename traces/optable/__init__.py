@@ -1,0 +1,1 @@
+"""Operation tables: one row per coarse operation of each worker, read into arrays."""
