@@ -12,7 +12,7 @@ import numpy as np
 
 from foretrace.replay.engine import FROM_START
 from foretrace.replay.graph import I8, I64, JobGraph, TaskKind, Timeline
-from foretrace.replay.kernels import walk_chains
+from foretrace.replay.pathkernels import walk_chains
 from foretrace.replay.timeline import IS_DEVICE, step_windows
 from foretrace.traces.errors import GraphError
 

@@ -255,13 +255,27 @@ def _values(key: str, body: str, whole: str) -> tuple[str, ...]:
     return values
 
 
+MAX_FACTOR = 1e6
+MAX_OFFSET_NS = 1e15
+"""Larger changes are typing errors, and would not fit into 64-bit nanoseconds."""
+
+
 def _change(text: str, whole: str) -> Change:
+    change = _any_change(text, whole)
+    if change.factor < 0:
+        raise ScenarioError(f"what-if {whole!r}: {text!r} takes away more than there is")
+    if change.factor > MAX_FACTOR or abs(change.offset_ns) > MAX_OFFSET_NS:
+        raise ScenarioError(f"what-if {whole!r}: {text!r} is beyond x1e6 or eleven days")
+    return change
+
+
+def _any_change(text: str, whole: str) -> Change:
     if match := _FACTOR.match(text):
         return Change(float(match[1] or match[2]), 0.0)
     if (match := _DIVISOR.match(text)) and float(match[1]) > 0:
         return Change(1 / float(match[1]), 0.0)
     if match := _PERCENT.match(text):
-        return Change(max(0.0, 1 + float(match[1] + match[2]) / 100), 0.0)
+        return Change(1 + float(match[1] + match[2]) / 100, 0.0)
     match = _TIME.match(text)
     if match and (match[3] or float(match[2]) == 0):
         amount = float(match[2]) * _UNIT_NS.get(match[3], 0.0)

@@ -15,7 +15,7 @@ import numpy as np
 from foretrace.replay.criticalpath import PathPart, critical_path
 from foretrace.replay.engine import counts_from_start
 from foretrace.replay.graph import I64, JobGraph, Timeline
-from foretrace.replay.kernels import binding_ancestors, path_range
+from foretrace.replay.pathkernels import binding_ancestors, path_range
 from foretrace.replay.slack import closing_tasks
 from foretrace.replay.taskclasses import TaskClasses, classify
 

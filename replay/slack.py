@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.replay.engine import counts_from_start
 from foretrace.replay.graph import I64, Timeline
-from foretrace.replay.kernels import latest_times
+from foretrace.replay.pathkernels import latest_times
 from foretrace.replay.timeline import IS_DEVICE
 from foretrace.traces.errors import GraphError
 

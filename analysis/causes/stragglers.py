@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,11 +143,27 @@ def _slow(case: Case, work: Work, words: tuple[str, str, str]) -> Iterator[Cause
     total = work.total_ns.sum(axis=0)
     typical = np.stack([work.typical_ns(c) for c in range(len(work.ranks))], axis=1)
     excess = np.maximum(total - typical.sum(axis=0), 0)
-    for column in np.argsort(-excess, kind="stable")[:MOST_RANKS].tolist():
-        slow = total[column] / max(typical[:, column].sum(), 1) - 1
-        if slow < LEAST_EXCESS:
-            return
-        yield _slow_rank(case, work, column, typical[:, column], words)
+    share = total / np.maximum(typical.sum(axis=0), 1) - 1
+    worst = np.argsort(-excess, kind="stable")
+    slow = [c for c in worst.tolist() if share[c] >= LEAST_EXCESS]
+    found = [_slow_rank(case, work, c, typical[:, c], words) for c in slow[:MOST_RANKS]]
+    yield from found
+    if 1 < len(slow) <= len(total) // 2:
+        yield _slow_together(case, [_slow_rank(case, work, c, typical[:, c], words) for c in slow])
+
+
+def _slow_together(case: Case, causes: list[Cause]) -> Cause:
+    """Several slow ranks at their peers' speed: one alone may gain little while another waits."""
+    ranks = tuple(sorted(r for c in causes for r in c.ranks))
+    worst = causes[0]
+    return replace(
+        worst,
+        title=f"Ranks {ranks_text(list(ranks))} are slower than their peers; the worst: "
+        f"{worst.title[0].lower()}{worst.title[1:]}",
+        ranks=ranks,
+        tasks=np.concatenate([c.tasks for c in causes]),
+        dur_ns=np.concatenate([c.dur_ns for c in causes]),
+    )
 
 
 def _slow_rank(

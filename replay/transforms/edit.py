@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from foretrace.replay.engine import is_sorted, sort_tasks
-from foretrace.replay.graph import I8, I64, EdgeKind, JobGraph
+from foretrace.replay.graph import I8, I64, EdgeKind, JobGraph, TaskKind
 from foretrace.traces.errors import GraphError, ScenarioError
 
 TASK_COLUMNS = (
@@ -59,6 +59,21 @@ def joined(*several: Edges) -> Edges:
     """All of them, in order."""
     names = ("source", "target", "kind", "delay_ns")
     return Edges(*(np.concatenate([getattr(e, name) for e in several]) for name in names))
+
+
+def by_lane(graph: JobGraph, tasks: I64) -> dict[int, I64]:
+    """Tasks of each lane that has any, in order."""
+    tasks = tasks[np.lexsort((tasks, graph.lane[tasks]))]
+    lanes, first = np.unique(graph.lane[tasks], return_index=True)
+    return dict(zip(lanes.tolist(), np.split(tasks, first[1:]), strict=True)) if len(tasks) else {}
+
+
+def joins(graph: JobGraph) -> I64:
+    """JOIN task of each collective, and -1 behind them, shape ``(collectives + 1,)``."""
+    join = np.full(len(graph.collectives.kind) + 1, -1, np.int64)
+    tasks = np.flatnonzero((graph.kind == TaskKind.JOIN) & (graph.collective >= 0))
+    join[graph.collective[tasks]] = tasks
+    return join
 
 
 @dataclass(slots=True)

@@ -11,7 +11,15 @@ from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind
 from foretrace.replay.selection import Mask, selected
 from foretrace.replay.transforms.base import Transform
-from foretrace.replay.transforms.edit import Edges, edges_of, joined, new_edges, rebuilt
+from foretrace.replay.transforms.edit import (
+    Edges,
+    by_lane,
+    edges_of,
+    joined,
+    joins,
+    new_edges,
+    rebuilt,
+)
 from foretrace.traces.errors import ScenarioError
 
 WORK = (TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET, TaskKind.COMM)
@@ -63,10 +71,8 @@ def _one_after_the_other(graph: JobGraph, mask: Mask) -> Edges:
 def _lane_pairs(graph: JobGraph, mask: Mask) -> Iterator[tuple[I64, I64]]:
     """Selected work of one lane and other work of another lane of the same rank."""
     work = np.flatnonzero(np.isin(graph.kind, WORK))
-    work = work[np.argsort(graph.lane[work], kind="stable")]
-    lanes, first = np.unique(graph.lane[work], return_index=True)
     by_rank: dict[int, list[I64]] = {}
-    for lane, tasks in zip(lanes.tolist(), np.split(work, first[1:]), strict=True):
+    for lane, tasks in by_lane(graph, work).items():
         by_rank.setdefault(int(graph.lanes.rank[lane]), []).append(tasks)
     for several in by_rank.values():
         for a in several:
@@ -91,16 +97,8 @@ def _held(graph: JobGraph, start: I64, before: I64, tasks: I64) -> Edges:
     fresh = before >= 0
     fresh[1:] &= before[1:] != before[:-1]  # the lane's own order does the rest
     source, target = before[fresh], tasks[fresh]
-    join = _joins(graph)[graph.collective[target]]
+    join = joins(graph)[graph.collective[target]]
     join = np.where(graph.kind[target] == TaskKind.COMM, join, -1)
     at_join = join >= 0
     at_join &= (start[source] < start[join]) | ((start[source] == start[join]) & (source < join))
     return new_edges(source, np.where(at_join, join, target), EdgeKind.STREAM)
-
-
-def _joins(graph: JobGraph) -> I64:
-    """JOIN task of each collective, and -1 for none behind them."""
-    join = np.full(len(graph.collectives.kind) + 1, -1, np.int64)
-    tasks = np.flatnonzero((graph.kind == TaskKind.JOIN) & (graph.collective >= 0))
-    join[graph.collective[tasks]] = tasks
-    return join

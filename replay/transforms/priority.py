@@ -11,7 +11,7 @@ import numpy as np
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind, Timeline
-from foretrace.replay.kernels import last_ancestor
+from foretrace.replay.pathkernels import last_ancestor
 from foretrace.replay.perfetto import arrivals
 from foretrace.replay.selection import Mask, selected
 from foretrace.replay.transforms.base import Transform

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from foretrace.replay.graph import DEVICE_KINDS, I64, EdgeKind, JobGraph, TaskKind
-from foretrace.replay.transforms.edit import Edges, MoreTasks, joined, new_edges
+from foretrace.replay.transforms.edit import Edges, MoreTasks, by_lane, joined, new_edges
 from foretrace.replay.transforms.hostchain import HOST_KINDS
 
 BACKWARD_SHARE = 2 / 3
@@ -113,7 +114,11 @@ class Producers:
         if upto < 0:
             return np.zeros(0, np.int64)
         chain = self.chains[int(self.graph.lane[upto])]
-        stop = int(np.searchsorted(chain, upto, side="right"))
+        # The last kernel makes gradients; the host's launch itself does not.
+        side: Literal["left", "right"] = (
+            "left" if self.graph.kind[upto] == TaskKind.CALL else "right"
+        )
+        stop = int(np.searchsorted(chain, upto, side=side))
         own_lane = self.graph.lane[upto]
         marks = [self._mark(int(a)) for a in arrive[:bucket]]
         marks = [m for m in marks if m >= 0 and self.graph.lane[m] == own_lane and m < upto]
@@ -138,7 +143,11 @@ class Producers:
         table, number = self.graph.collectives, self.graph.collective
         ends = np.array([self._mark(int(a)) for a in arrive[bucket:]])
         chain = self.chains[int(self.graph.lane[upto])]
-        lo, hi = np.searchsorted(chain, [upto, max(int(ends.max()), upto)], side="right")
+        side: Literal["left", "right"] = (
+            "left" if self.graph.kind[upto] == TaskKind.CALL else "right"
+        )
+        lo = np.searchsorted(chain, upto, side="right")
+        hi = np.searchsorted(chain, max(int(ends.max()), upto), side=side)
         took = int(self.graph.dur_ns[chain[lo:hi]].sum())
         moved = int(table.bytes[number[arrive[bucket + 1 :]]].sum())
         return min(took / max(moved, 1) * int(table.bytes[number[arrive[bucket]]]), whole)
@@ -195,7 +204,5 @@ def producers(graph: JobGraph, edges: Edges, comm: I64, arrive: I64) -> Producer
         for rank in np.unique(graph.rank[comm])
     }
     useful = np.flatnonzero(np.isin(graph.kind, (*_PRODUCING, *HOST_KINDS)) & (graph.lane >= 0))
-    useful = useful[np.argsort(graph.lane[useful], kind="stable")]
-    lanes, first = np.unique(graph.lane[useful], return_index=True)
-    chains = dict(zip(lanes.tolist(), np.split(useful, first[1:]), strict=True))
+    chains = by_lane(graph, useful)
     return Producers(graph, launch, delay, last, chains, own)

@@ -17,8 +17,10 @@ from foretrace.replay.perfetto import arrivals
 from foretrace.replay.transforms.edit import (
     Edges,
     MoreTasks,
+    by_lane,
     edges_of,
     joined,
+    joins,
     new_edges,
     rebuilt,
 )
@@ -61,8 +63,12 @@ class _Surgery:
         dur_ns: changed durations of old tasks.
         bytes: bytes of the new collectives.
         of: old collective that each new one is like.
+        joins: JOIN task of each collective.
+        units: lane -> what it does, but for old buckets; tasks whose begin counts, in order.
+        finish: task at whose end each of them is done, shape ``(n,)``.
         heir: new ARRIVE task that stands for each old one, -1 without, shape ``(n,)``.
-        parts: old COMM tasks and the new ones that hold a part of each.
+        parts: old COMM tasks, the new ones that hold a part of each, and whether these end no
+            later in the run's bytes.
     """
 
     graph: JobGraph
@@ -73,10 +79,13 @@ class _Surgery:
     producers: Producers
     dur_ns: I64
     heir: I64
+    joins: I64
+    units: dict[int, I64]
+    finish: I64
     added: list[Edges] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     of: list[int] = field(default_factory=list)
-    parts: list[tuple[I64, I64]] = field(default_factory=list)
+    parts: list[tuple[I64, I64, np.ndarray]] = field(default_factory=list)
 
 
 def rebucketed(graph: JobGraph, plans: Sequence[Bucketing], per_operation: str) -> JobGraph:
@@ -102,7 +111,8 @@ def rebucketed(graph: JobGraph, plans: Sequence[Bucketing], per_operation: str) 
     work = _Surgery(
         graph, edges, MoreTasks(graph), tasks, latency,
         producers(graph, edges, comm, arrive), graph.dur_ns.copy(),
-        np.full(len(graph), -1, np.int64),
+        np.full(len(graph), -1, np.int64), joins(graph), by_lane(graph, _units(graph)),
+        _finishes(graph),
     )  # fmt: skip
     lanes: dict[int, list[tuple[I64, I64, I64]]] = {}
     for plan in plans:
@@ -144,10 +154,8 @@ def _exchange(
     work.of += plan.collective[home].tolist()
     place = np.full(len(graph.collectives.kind), -1, np.int64)
     place[plan.collective] = np.arange(len(plan.collective))
-    join = np.flatnonzero(work.gone & (graph.kind == TaskKind.JOIN))
-    join = join[np.isin(graph.collective[join], plan.collective)]
-    by_place = join[np.argsort(place[graph.collective[join]])]
-    joins = work.more.add(by_place[home], collective=first + np.arange(count))
+    old_joins = work.joins[plan.collective]
+    new_joins = work.more.add(old_joins[home], collective=first + np.arange(count))
     for rank in np.unique(graph.rank[comm]).tolist():
         mine = comm[graph.rank[comm] == rank]
         mine = mine[np.argsort(place[graph.collective[mine]])]
@@ -157,11 +165,12 @@ def _exchange(
         done = work.more.add(mine[home], collective=number, dur_ns=dur)
         kind = EdgeKind.RENDEZVOUS
         work.added += [
-            new_edges(begun, joins, kind), new_edges(joins, done, kind),
+            new_edges(begun, new_joins, kind), new_edges(new_joins, done, kind),
             new_edges(begun, done, kind),
         ]  # fmt: skip
         _feed(work, plan, arrive[mine], begun)
-        work.parts.append((mine[cut.old], done[cut.new]))
+        early = plan.new_ends[cut.new] <= plan.ends[cut.old]
+        work.parts.append((mine[cut.old], done[cut.new], early))
         for lane in np.unique(graph.lane[mine[home]]).tolist():
             here = graph.lane[mine[home]] == lane
             new = (arrive[mine][home][here], begun[here], done[here])
@@ -208,8 +217,7 @@ def _handed_over(work: _Surgery, edges: Edges) -> Edges:
     kept &= ~np.isin(edges.kind, _STREAM) & (target >= 0)
     kept &= gone[edges.source] | gone[edges.target]
     moved = replace(edges, target=target).keep(kept)
-    old = np.concatenate([o for o, _ in work.parts])
-    done = np.concatenate([d for _, d in work.parts])
+    old, done, early = (np.concatenate([p[i] for p in work.parts]) for i in range(3))
     order = np.argsort(old, kind="stable")
     first = np.searchsorted(old[order], moved.source)
     count = np.searchsorted(old[order], moved.source, side="right") - first
@@ -218,27 +226,27 @@ def _handed_over(work: _Surgery, edges: Edges) -> Edges:
     of_gone = np.repeat(gone[moved.source], repeat)
     at = np.where(of_gone, np.repeat(first, repeat) + within, 0)
     source = np.where(of_gone, done[order[at]], np.repeat(moved.source, repeat))
-    return Edges(
-        source,
-        np.repeat(moved.target, repeat),
-        np.repeat(moved.kind, repeat),
-        np.repeat(moved.delay_ns, repeat),
-    )
+    target = np.repeat(moved.target, repeat)
+    # No call asked for the waits that a recording only suggests: they never come to wait for
+    # gradients that the recorded bucket did not hold.
+    of_old = target < len(work.graph)
+    guessed = of_old & (work.graph.kind[np.where(of_old, target, 0)] == TaskKind.HOST)
+    sound = ~(of_gone & guessed) | early[order[at]]
+    kind, delay = np.repeat(moved.kind, repeat), np.repeat(moved.delay_ns, repeat)
+    return Edges(source, target, kind, delay).keep(sound)
 
 
 def _thread(work: _Surgery, lane: int, placed: list[tuple[I64, I64, I64]]) -> None:
     """Put the new buckets of one stream in their place between what else it does."""
-    graph = work.graph
     anchor, begun, done = (np.concatenate([p[i] for p in placed]) for i in range(3))
-    work_kinds = (TaskKind.ARRIVE, TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET)
-    unit = np.flatnonzero((graph.lane == lane) & np.isin(graph.kind, work_kinds) & ~work.gone)
-    finish = _finishes(graph, unit)
+    every = work.units.get(lane, np.zeros(0, np.int64))
+    unit, old = every[~work.gone[every]], every[work.gone[every]]
+    finish = work.finish[unit]
     place = np.concatenate([unit, anchor])
     begins, ends = np.concatenate([unit, begun]), np.concatenate([finish, done])
     order = np.lexsort((begins, place))
     begins, ends = begins[order], ends[order]
     near = np.zeros(len(order) + 1, bool)
-    old = np.flatnonzero((graph.lane == lane) & work.gone & (graph.kind == TaskKind.ARRIVE))
     at = np.searchsorted(place[order], old, side="left")
     near[at] = True  # whatever now follows where an old one stood
     fresh = order >= len(unit)
@@ -249,15 +257,20 @@ def _thread(work: _Surgery, lane: int, placed: list[tuple[I64, I64, I64]]) -> No
     work.added.append(new_edges(ends[link - 1], begins[link], EdgeKind.STREAM, delay))
 
 
-def _finishes(graph: JobGraph, unit: I64) -> I64:
+def _units(graph: JobGraph) -> I64:
+    """Tasks with which work on a stream begins."""
+    kinds = (TaskKind.ARRIVE, TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET)
+    return np.flatnonzero(np.isin(graph.kind, kinds) & (graph.lane >= 0))
+
+
+def _finishes(graph: JobGraph) -> I64:
     """Task at whose end each unit of a stream is done: COMM for an ARRIVE, else itself."""
-    done = unit.copy()
-    arrived = np.flatnonzero(graph.kind[unit] == TaskKind.ARRIVE)
-    lane = graph.lane[unit[0]] if len(unit) else -1
-    comm = np.flatnonzero((graph.lane == lane) & (graph.kind == TaskKind.COMM))
-    comm = comm[np.argsort(graph.event[comm], kind="stable")]
-    at = np.searchsorted(graph.event[comm], graph.event[unit[arrived]])
-    done[arrived] = comm[np.minimum(at, max(len(comm) - 1, 0))]
+    done = np.arange(len(graph))
+    arrived = np.flatnonzero(graph.kind == TaskKind.ARRIVE)
+    comm = np.flatnonzero(graph.kind == TaskKind.COMM)
+    # Both halves of an operation have its lane and event, and stand in the same order.
+    arrived, comm = (t[np.lexsort((t, graph.event[t], graph.lane[t]))] for t in (arrived, comm))
+    done[arrived] = comm
     return done
 
 

@@ -141,10 +141,10 @@ def write_perfetto(
     """
     order = np.lexsort((-slices.dur_ns, slices.start_ns, slices.track))
     sub = subtracks(slices, order)
-    tid, rows = _thread_ids(slices.track, sub)
+    tid, rows = thread_ids(slices.track, sub)
     base_ns = int(slices.start_ns.min()) if len(slices) else 0
     encoder = msgspec.json.Encoder()
-    with _replacing(Path(path)) as out:
+    with replacing(Path(path)) as out:
         out.write(b'{"displayTimeUnit":"ns","otherData":')
         out.write(encoder.encode({"base_time_ns": str(base_ns), **(metadata or {})}))
         out.write(b',"traceEvents":[\n')
@@ -203,7 +203,7 @@ def _fits(stack: list[int], start: int, end: int) -> bool:
     return not stack or end <= stack[-1]
 
 
-def _thread_ids(track: I32, sub: I32) -> tuple[I64, list[tuple[int, int]]]:
+def thread_ids(track: I32, sub: I32) -> tuple[I64, list[tuple[int, int]]]:
     """One thread id per (track, sub-track): of each slice, and the pair of each id from 1."""
     width = int(sub.max(initial=0)) + 1
     pairs, inverse = np.unique(track.astype(np.int64) * width + sub, return_inverse=True)
@@ -289,7 +289,7 @@ def _lines(encoder: msgspec.json.Encoder, events: Sequence[Any]) -> bytes:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes ``path``'s place when the block ends well, and vanishes otherwise."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

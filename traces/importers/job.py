@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -153,6 +154,8 @@ _shared: list[Any] = []
 
 def _keep(shared: Any) -> None:
     _shared[:] = [shared]
+    # Ctrl-C ends the import from the main process, in one place.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tests.replay.transforms.jobs import MB, ends_us, ran, step_us, transform
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import EdgeKind, JobGraph, TaskKind
+from foretrace.replay.transforms.edit import edges_of, joined, new_edges, rebuilt
 from foretrace.replay.transforms.rebucket import pieces
 from foretrace.traces.errors import ScenarioError
 
@@ -179,6 +180,45 @@ def test_what_waits_for_an_old_bucket_waits_for_all_its_parts(backward: JobGraph
         assert timeline.end_ns[task] >= timeline.end_ns[mine].max()
     kinds = new.edge_kind[np.isin(new.pred, comm)]
     assert (kinds == EdgeKind.EVENT).any()
+
+
+def test_gradients_of_the_host_are_ready_inside_its_work(tmp_path: Path) -> None:
+    # Nothing runs on the device: the host computes, 10 us a megabyte, and launches.
+    before = [
+        Op("work", 100), Op("collective", bucket_us(10)),
+        Op("work", 200), Op("collective", bucket_us(20)), Op("sync"),
+    ]  # fmt: skip
+    small, large = Op("collective", bucket_us(5)), Op("collective", bucket_us(10))
+    after = [
+        Op("work", 50), small, Op("work", 50), small, Op("work", 100), large, Op("work", 100),
+        large, Op("sync"),
+    ]  # fmt: skip
+    old = ran(tmp_path / "old", [before, before], [10 * MB, 20 * MB]).graph
+    truth = ran(tmp_path / "new", [after, after]).graph
+    new = transform("buckets", split=2)(old)
+    for rank in (0, 1):
+        assert ends_us(new, TaskKind.COMM, rank) == ends_us(truth, TaskKind.COMM, rank)
+        assert ends_us(new, TaskKind.CALL, rank) == ends_us(truth, TaskKind.CALL, rank)
+    assert step_us(new) == step_us(truth)
+
+
+def test_a_guessed_wait_does_not_forbid_larger_buckets(tmp_path: Path) -> None:
+    program = [
+        Op("kernel", 50), Op("collective", bucket_us(5)), Op("work", 70), Op("kernel", 60),
+        Op("collective", bucket_us(10)), *AWAIT,
+    ]  # fmt: skip
+    graph = ran(tmp_path, [program, program], [5 * MB, 10 * MB]).graph
+    first = np.flatnonzero((graph.kind == TaskKind.COMM) & (graph.collective == 0))
+    waits = [
+        np.flatnonzero((graph.kind == TaskKind.HOST) & (graph.rank == rank) & (graph.dur_ns > 0))
+        for rank in graph.rank[first]
+    ]
+    target = np.array([tasks[np.argmax(graph.dur_ns[tasks])] for tasks in waits])
+    guessed = joined(edges_of(graph), new_edges(first, target, EdgeKind.SYNC))
+    held = rebuilt(graph, guessed, "test")
+    assert step_us(held) > step_us(graph)
+    new = transform("buckets", fuse=2)(held)
+    assert step_us(new) == step_us(transform("buckets", fuse=2)(graph))
 
 
 def test_pieces_by_hand() -> None:
