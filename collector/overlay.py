@@ -297,7 +297,8 @@ def as_table(rows: list[Row]) -> pa.Table:
     schema = arrow_schema("collectives")
     columns = [
         pa.array(
-            [row.get(c.name, c.absent) for row in rows], pa.string() if pa.types.is_dictionary(c.type) else c.type
+            [row.get(c.name, c.absent) for row in rows],
+            pa.string() if pa.types.is_dictionary(c.type) else c.type,
         )
         for c in COLLECTIVES
     ]

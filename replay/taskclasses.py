@@ -48,9 +48,18 @@ def classify(graph: JobGraph, by: str, depth: int = 2) -> TaskClasses:
     Raises:
         ScenarioError: no such way.
     """
-    if by not in BY:
-        raise ScenarioError(f"no class {by!r}; tasks are sorted by {', '.join(BY)}")
+    check_way(by)
     return _by_layer(graph, depth) if by == "layer" else BY[by](graph)
+
+
+def check_way(by: str) -> None:
+    """Refuse a way to sort tasks that does not exist.
+
+    Raises:
+        ScenarioError: no such way; says which there are.
+    """
+    if by not in BY:
+        raise ScenarioError(f"tasks are sorted by {', '.join(BY)}; there is no {by!r}")
 
 
 def name_prefix(name: str, depth: int) -> str:

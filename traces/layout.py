@@ -81,23 +81,27 @@ def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, fr
     n = len(dur)
     ready = np.zeros(n, np.int64)
     start = np.zeros(n, np.int64)
-    heap = [(int64(0), int64(0)) for _ in range(0)]
+    # per lane the tasks that are ready, and over all the times at which a lane has to look
+    queues = [[(int64(0), int64(0)) for _ in range(0)] for _ in range(len(free))]
+    looks = [(int64(0), int64(0)) for _ in range(0)]
     for task in range(n):
         if waiting[task] == 0:
-            heapq.heappush(heap, (int64(0), int64(task)))
-    while len(heap) > 0:
-        at, task = heapq.heappop(heap)
-        begin = max(at, int(free[lane[task]]))
-        if begin > at:  # its lane is busy: look again when it is free
-            heapq.heappush(heap, (begin, task))
-            continue
-        start[task] = begin
-        end = begin + dur[task]
-        free[lane[task]] = end
+            heapq.heappush(queues[lane[task]], (int64(0), int64(task)))
+            heapq.heappush(looks, (int64(0), int64(lane[task])))
+    while len(looks) > 0:
+        now, at = heapq.heappop(looks)
+        if free[at] > now or len(queues[at]) == 0 or queues[at][0][0] > now:
+            continue  # it looks again when it is free, or when the task is ready
+        _, task = heapq.heappop(queues[at])
+        start[task] = now
+        end = int(now + dur[task])
+        free[at] = end
+        heapq.heappush(looks, (end, at))
         for k in range(pointer[task], pointer[task + 1]):
             after = follower[k]
             ready[after] = max(ready[after], end)
             waiting[after] -= 1
             if waiting[after] == 0:
-                heapq.heappush(heap, (int(ready[after]), int(after)))
+                heapq.heappush(queues[lane[after]], (ready[after], after))
+                heapq.heappush(looks, (max(ready[after], free[lane[after]]), lane[after]))
     return start

@@ -80,6 +80,20 @@ def test_text_has_a_row_for_each(run: Run, small_job: Path, file: Path) -> None:
     assert "\x1b" not in out
 
 
+def test_what_the_step_hangs_on(run: Run, small_job: Path) -> None:
+    got = asked(run, small_job, "--sensitivity", "kind")
+    rows = {row["name"]: row for row in got["sensitivity"]}
+    assert next(iter(rows)) == "compute"
+    assert rows["compute"]["grows_ns"] == pytest.approx(300_000, rel=0.02)
+    assert rows["compute"]["share"] == pytest.approx(0.6, abs=0.02)
+    assert got["scenarios"] == []
+    _, out, _ = run(small_job, "--sensitivity", "collective", "-w", "comm=0")
+    assert "all_reduce 0-1" in out
+    code, _, err = run(small_job, "--sensitivity", "colour")
+    assert code == 2
+    assert "sorted by kind, rank, layer, collective" in err
+
+
 def test_timelines_are_written_one_file_each(
     run: Run, small_job: Path, file: Path, tmp_path: Path
 ) -> None:

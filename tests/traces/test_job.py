@@ -67,14 +67,20 @@ def test_several_processes_give_the_same(
     assert plain == report.bytes
 
 
-def test_an_error_in_a_worker_process_is_the_error(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_file_without_anything_leaves_the_others(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
     monkeypatch.setattr("foretrace.traces.importers.job._WORTH_A_PROCESS_BYTES", 1)
     write(job / "c.json", b'{"traceEvents": [], "schemaVersion": 1}')
+    report = import_paths([job], tmp_path / "o.trace", jobs=jobs)
+    assert report.ranks == [0, 1]
+    (note,) = [n for n in report.notes if "c.json" in n]
+    assert note.startswith("left out: ")
+    assert "holds no events" in note
     with pytest.raises(TraceFormatError, match=r"c\.json: .*holds no events"):
-        import_paths([job], tmp_path / "o.trace", jobs=2)
-    assert not (tmp_path / "o.trace").exists()
+        import_paths([job / "c.json"], tmp_path / "p.trace", jobs=jobs)
+    assert not (tmp_path / "p.trace").exists()
 
 
 def die(*_: object) -> None:
@@ -225,7 +231,7 @@ def test_missing_ranks_are_said_and_recorded(tmp_path: Path) -> None:
         (b"", "an empty file"),
         (b"\x89PNG\r\n\x1a\n\0\0", "a PNG image"),
         (b"rank,time\n0,1\n", "text that begins with 'rank,time'"),
-        (b'{"schema": "1.0.2", "nodes": []}', "JSON without profiler events"),
+        (b'{"layers": 24, "heads": []}', "JSON without profiler events"),
         (b"\x80\x04\x95\x10\0\0\0", "a Python pickle"),
         (b"\0\1\2\3", "binary data"),
         (gzip.compress(b"")[:-4], "an empty file"),

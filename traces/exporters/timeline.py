@@ -20,7 +20,9 @@ I32 = NDArray[np.int32]
 
 _COLUMNS = ("kind", "name", "start_ns", "dur_ns", "thread", "device", "stream", "correlation")
 _SHOWN = ("step", "bytes", "correlation")
-_ON_DEVICE = [EVENT_KINDS.index(k) for k in ("kernel", "memcpy", "memset", "sync", "gpu_annotation")]
+_ON_DEVICE = [
+    EVENT_KINDS.index(k) for k in ("kernel", "memcpy", "memset", "sync", "gpu_annotation")
+]
 _COPY = EVENT_KINDS.index("gpu_annotation")
 
 

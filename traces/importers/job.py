@@ -202,8 +202,13 @@ def _run(
                 "a process of the import was killed, probably for want of memory; "
                 "try again with fewer --jobs"
             ) from None
-        finally:
+        except BaseException:
+            # The processes do not hear of Ctrl-C or of another one's error: end them here. Only
+            # then: a process that is still starting must not lose what it was handed.
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
         return [r for future in futures for r in future.result()]
 
 

@@ -59,6 +59,10 @@ COMMANDS = {
         "foretrace.cli.memory:memory_command",
         "Say whether a job fits its GPUs, or what a recording held.",
     ),
+    "export": Entry(
+        "foretrace.cli.export:export_command",
+        "Write a trace set for other tools: CSV, Parquet, Perfetto, Chakra.",
+    ),
     "redact": Entry(
         "foretrace.cli.traces:redact_command",
         "Copy a trace set without names, paths and hosts.",

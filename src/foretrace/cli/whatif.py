@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from foretrace.replay.scenario import Scenario
     from foretrace.replay.whatif import Outcome
 
+MOST_CLASSES = 20  # rows of the table of classes; --json has them all
+
 _SLUG = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -50,6 +52,23 @@ class WhatIfRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SensitivityRow:
+    """What the job's time hangs on, as recorded.
+
+    Attributes:
+        name: class of tasks.
+        grows_ns: derivative of the mean step with respect to the class's relative growth.
+        saves_ns: the same for shrinking; less where other chains are equally long.
+        share: ``grows_ns`` of the step: 1% more of the class is ``share`` percent more step.
+    """
+
+    name: str
+    grows_ns: int
+    saves_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class WhatIfView:
     """Everything ``foretrace whatif`` says.
 
@@ -59,6 +78,7 @@ class WhatIfView:
         measured_ns: measured time of a step, as ``step_ns`` of a scenario.
         replayed: the job as it is.
         scenarios: one row per scenario, in the order of the file.
+        sensitivity: derivatives as recorded, largest first, where asked for.
     """
 
     trace: str
@@ -66,10 +86,12 @@ class WhatIfView:
     measured_ns: int
     replayed: WhatIfRow
     scenarios: list[WhatIfRow]
+    sensitivity: list[SensitivityRow]
 
 
 def whatif_command(
     trace: Annotated[str, typer.Argument(metavar="RUN.trace", help="A trace set.")],
+    *,
     scenarios: Annotated[
         list[Path] | None,
         typer.Option(
@@ -85,6 +107,14 @@ def whatif_command(
             help="One more scenario, such as 'comm=x0.5'; may be repeated.",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="BY",
+            help="Also what the step hangs on, by kind, rank, layer or collective.",
+        ),
+    ] = None,
     perfetto_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write each timeline for the Perfetto UI."),
@@ -97,7 +127,7 @@ def whatif_command(
     """Replay a trace set under the scenarios of a file."""
     from foretrace.cli.terminal import print_json, print_note
 
-    asked = _scenarios(scenarios or (), what_if or ())  # before anything is read
+    asked = _scenarios(scenarios or (), what_if or (), by)  # before anything is read
 
     from foretrace.cli.replay import chosen_ranks
     from foretrace.replay.build import build_graph
@@ -124,6 +154,7 @@ def whatif_command(
         round(step_time(step_windows(measured(graph)))),
         _row("(as recorded)", base, step),
         rows,
+        _sensitivity(base, by) if by else [],
     )
     print_json(view) if as_json else print_whatif(view)
     if perfetto_dir is not None and not as_json:
@@ -153,16 +184,42 @@ def print_whatif(view: WhatIfView) -> None:
             for row in rows
         ],
     )
+    if view.sensitivity:
+        print_line(
+            "What the step hangs on: 1% more of it adds 1% of this; 1% less saves 1% of that"
+        )
+        print_table(
+            ("class", "adds", "saves", "of the step"),
+            [
+                (row.name, duration(row.grows_ns), duration(row.saves_ns), percent(row.share))
+                for row in view.sensitivity[:MOST_CLASSES]
+            ],
+        )
 
 
-def _scenarios(files: Sequence[Path], texts: Sequence[str]) -> list[Scenario]:
+def _sensitivity(base: Timeline, by: str) -> list[SensitivityRow]:
+    from foretrace.replay.sensitivity import sensitivity
+
+    found, steps = sensitivity(base, by), max(len(set(base.graph.steps.step.tolist())), 1)
+    return [
+        SensitivityRow(name, round(grows / steps), round(saves / steps), grows / found.total_ns)
+        for name, grows, saves in zip(
+            found.names, found.grows_ns.tolist(), found.saves_ns.tolist(), strict=True
+        )
+    ]
+
+
+def _scenarios(files: Sequence[Path], texts: Sequence[str], by: str | None) -> list[Scenario]:
     from foretrace.replay.scenario import parse
     from foretrace.replay.scenariofile import read_scenarios
+    from foretrace.replay.taskclasses import check_way
     from foretrace.traces.errors import ScenarioError
 
     found = [scenario for path in files for scenario in read_scenarios(path)]
     found += [parse(text) for text in texts]
-    if not found:
+    if by is not None:
+        check_way(by)
+    elif not found:
         raise ScenarioError("nothing to ask: give a file of scenarios with -s, or one with -w")
     return found
 
