@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 import numpy as np
 from numba import int64, njit, types
@@ -77,9 +78,9 @@ _A = types.Array(types.int64, 1, "C")
 
 
 @njit(_A(_A, _A, _A, _A, _A, _A), cache=True, nogil=True)
-def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, free: I64) -> I64:
+def _schedule(dur: Any, lane: Any, pointer: Any, follower: Any, waiting: Any, free: Any) -> Any:
     n = len(dur)
-    ready = np.zeros(n, np.int64)
+    ready: Any = np.zeros(n, np.int64)
     start = np.zeros(n, np.int64)
     # per lane the tasks that are ready, and over all the times at which a lane has to look
     queues = [[(int64(0), int64(0)) for _ in range(0)] for _ in range(len(free))]
@@ -94,7 +95,7 @@ def _schedule(dur: I64, lane: I64, pointer: I64, follower: I64, waiting: I64, fr
             continue  # it looks again when it is free, or when the task is ready
         _, task = heapq.heappop(queues[at])
         start[task] = now
-        end = int(now + dur[task])
+        end = now + dur[task]
         free[at] = end
         heapq.heappush(looks, (end, at))
         for k in range(pointer[task], pointer[task + 1]):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.traces.kineto import document, kernel, lasting, runtime, write
+from tests.traces.kineto import document, kernel, lasting, launch, write
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import execution_trace, import_paths, kineto
@@ -243,7 +243,7 @@ def profiled(rf_ids: bool = True) -> dict[str, Any]:
     return document(
         [
             lasting("cpu_op", "record_param_comms", 10, 5, args=args),
-            runtime("cudaLaunchKernel", 11, 1, 77),
+            launch(11, 77),
             kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 8, 77),
         ],
         rank=3,
