@@ -83,8 +83,8 @@ def _schedule(dur: Any, lane: Any, pointer: Any, follower: Any, waiting: Any, fr
     ready: Any = np.zeros(n, np.int64)
     start = np.zeros(n, np.int64)
     # per lane the tasks that are ready, and over all the times at which a lane has to look
-    queues = [[(int64(0), int64(0)) for _ in range(0)] for _ in range(len(free))]
-    looks = [(int64(0), int64(0)) for _ in range(0)]
+    queues: Any = [[(int64(0), int64(0)) for _ in range(0)] for _ in range(len(free))]
+    looks: Any = [(int64(0), int64(0)) for _ in range(0)]
     for task in range(n):
         if waiting[task] == 0:
             heapq.heappush(queues[lane[task]], (int64(0), int64(task)))

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import msgspec
+
 from foretrace.traces.manifest import Dropped
 
 EXAMPLE_CHARACTERS = 120
+MENDABLE_BYTES = 1 << 16
+"""Damage that goes on for longer is not looked into."""
 
 _EVENT_START = re.compile(rb'\{\s*"ph"\s*:')
 _ANY_START = re.compile(rb'\{\s*"(?:name|cat|pid|tid|ts|id)"\s*:')
+_WHOLE = {"ph", "ts", "name"}
+_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
+_ENDS_TEXT = re.compile(rb'\s*(?::|[}\]]|,\s*["{\[\d-]|"[^"\\]*"\s*:)')
+_NO_COMMA = re.compile(rb"[\d}\]el]\s*$")
 _CONTROL = bytes(range(0x20))
 _BLANKS = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
 _NOT_FINITE = re.compile(rb'(":\s*|[\[,]\s*)[-+]?(?:inf|infinity|nan)(?=\s*[,}\]])', re.IGNORECASE)
@@ -62,6 +70,53 @@ def next_event(text: bytes | bytearray, start: int) -> int:
 def blank_control_bytes(text: bytes | bytearray) -> bytes:
     """``text`` with every control byte turned into a space; its length stays."""
     return bytes(text).translate(_BLANKS)
+
+
+def mend(text: bytes) -> bytes | None:
+    """A damaged event as valid JSON, if quotes in texts and missing commas are all that is wrong.
+
+    A quote inside a text is told from one that ends it by what follows. Nothing is added but
+    backslashes and commas, and the result must be JSON: a number that was cut stays lost.
+
+    Args:
+        text: from the brace that opens the event; may run on behind it.
+
+    Returns:
+        The event alone, or None if it cannot be saved so.
+    """
+    stop = text.rfind(b"}")
+    if stop < 0 or len(text) > MENDABLE_BYTES:
+        return None
+    mended = _requoted(repair(text[: stop + 1]))
+    try:
+        event = msgspec.json.decode(mended)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return mended if isinstance(event, dict) and _WHOLE <= event.keys() else None
+
+
+def _requoted(text: bytes) -> bytes:
+    """``text`` with quotes inside texts escaped and commas put between members."""
+    parts: list[bytes] = []
+    done = 0
+    inside = False
+    for match in _QUOTE.finditer(text):
+        at = match.start()
+        if match.group() != b'"':
+            continue
+        if not inside:
+            inside = True
+            between = text[done:at]
+            if _NO_COMMA.search(between) or (parts and parts[-1] == b'"' and not between.strip()):
+                between += b","
+            parts += [between, b'"']
+        elif _ENDS_TEXT.match(text, at + 1):
+            inside = False
+            parts += [text[done:at], b'"']
+        else:
+            parts += [text[done:at], b'\\"']
+        done = at + 1
+    return b"".join([*parts, text[done:]])
 
 
 def repair(text: bytes) -> bytes:

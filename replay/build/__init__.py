@@ -176,10 +176,11 @@ def _match_and_align(
         alignment = _clocks(tables, matches)
     moved = {}
     for rank, (events, collectives) in tables.items():
-        # Durations stay as recorded, to the nanosecond; the rules allow for what a clock drifts
-        # during one row.
-        start = alignment.correct(rank, events.start)
-        end = start + (events.end - events.start)
+        start, end = (alignment.correct(rank, t) for t in (events.start, events.end))
+        # Device work keeps its recorded duration to the nanosecond, and the rules for streams
+        # allow for what a clock drifts meanwhile. Rows of a thread must go on touching.
+        device = events.is_device_work
+        end[device] = start[device] + (events.end - events.start)[device]
         moved[rank] = (replace(events, start=start, end=end), collectives)
     return moved, matches, alignment
 

@@ -240,7 +240,7 @@ def profiled(rf_ids: bool = True) -> dict[str, Any]:
     args: dict[str, Any] = {"External id": 1}
     if rf_ids:
         args["Record function id"] = 3
-    return document(
+    result = document(
         [
             lasting("cpu_op", "record_param_comms", 10, 5, args=args),
             launch(11, 77),
@@ -248,6 +248,8 @@ def profiled(rf_ids: bool = True) -> dict[str, Any]:
         ],
         rank=3,
     )
+    result["distributedInfo"]["world_size"] = 4
+    return result
 
 
 def test_beside_a_profiler_trace(tmp_path: Path) -> None:

@@ -18,6 +18,11 @@ from foretrace.traces.salvage import Losses, repair
 I64 = NDArray[np.int64]
 
 _COLUMN = dict(zip(keys.INTEGERS, range(keys.FIRST_INTEGER, keys.FIRST_TEXT), strict=True))
+LATEST_NS = 1 << 61
+"""No time is that far from its base; three of them still fit 63 bits."""
+TOO_LONG = LATEST_NS
+"""Stands for a duration beyond all bounds until it is seen what can be made of it."""
+
 _MEMORY_KEYS = keys.INTEGERS[-6:]
 _EVENT_KEYS = keys.INTEGERS[:-6]
 
@@ -52,7 +57,7 @@ class EventColumns:
             lasts &= ~frames
         here = with_times(block, np.flatnonzero(lasts), self._losses)
         self._put("start_ns", fields[keys.TS, here])
-        self._put("dur_ns", self._durations(fields[keys.DUR, here]))
+        self._put("dur_ns", self._durations(block, here))
         for key in _EVENT_KEYS:
             self._put(key, fields[_COLUMN[key], here])
         for i, key in enumerate(keys.TEXTS):
@@ -63,9 +68,18 @@ class EventColumns:
             self.collectives[self._rows + row] = block.event(int(here[row]))
         self._rows += len(here)
 
-    def _durations(self, durations: I64) -> I64:
-        self._losses.add("negative duration set to 0 (kept)", int((durations < 0).sum()))
-        return np.maximum(durations, 0)
+    def _durations(self, block: Block, here: I64) -> I64:
+        """Durations that can be: none negative, those beyond all bounds as TOO_LONG."""
+        durations, flags = block.fields[keys.DUR, here], block.fields[keys.FLAGS, here]
+        self._note(block, here, durations < 0, "negative duration set to 0 (kept)")
+        known = keys.HAS_DUR | keys.BAD_DUR
+        self._note(block, here, flags & known == 0, "event without a duration (kept with 0)")
+        return np.clip(durations, 0, TOO_LONG)
+
+    def _note(self, block: Block, here: I64, faulty: NDArray[np.bool_], reason: str) -> None:
+        if faulty.any():
+            example = block.event(int(here[np.argmax(faulty)]))
+            self._losses.add(reason, int(faulty.sum()), example)
 
     def _put(self, name: str, values: Any) -> None:
         self._parts.setdefault(name, []).append(values)
@@ -131,18 +145,36 @@ def with_times(block: Block, here: I64, losses: Losses) -> I64:
     fields = block.fields
     flags = fields[keys.FLAGS]
     for i in here[flags[here] & keys.BAD_TIME != 0]:
-        text = block.event(int(i))
-        start_ns, dur_ns = odd_us_to_ns(text, "ts"), odd_us_to_ns(text, "dur")
-        if start_ns is not None and dur_ns is not None:
-            fields[[keys.TS, keys.DUR], i] = start_ns, dur_ns
-            flags[i] = (flags[i] | keys.HAS_TS) & ~keys.BAD_TIME
-    good = flags[here] & (keys.BAD_TIME | keys.HAS_TS) == keys.HAS_TS
+        _read_odd_times(block, int(i), losses)
+    twice = here[flags[here] & keys.TWICE != 0]
+    if len(twice):
+        losses.add("time given twice (the last one kept)", len(twice), block.event(int(twice[0])))
+    good = (flags[here] & keys.HAS_TS != 0) & (np.abs(fields[keys.TS, here]) < LATEST_NS)
     if good.all():
         return here
     bad = here[~good]
     losses.add("event without a readable time", len(bad), block.event(int(bad[0])))
     kept: I64 = here[good]
     return kept
+
+
+def _read_odd_times(block: Block, event: int, losses: Losses) -> None:
+    """Read the times of an event that are no plain decimals.
+
+    A duration that is no number, or none that fits, is :data:`TOO_LONG`: a fault, but not one
+    that takes the event with it.
+    """
+    fields, text = block.fields, block.event(event)
+    if fields[keys.FLAGS, event] & keys.BAD_TS:
+        start_ns = odd_us_to_ns(text, "ts")
+        if start_ns is not None:
+            fields[keys.TS, event] = start_ns
+            fields[keys.FLAGS, event] |= keys.HAS_TS
+    if fields[keys.FLAGS, event] & keys.BAD_DUR:
+        dur_ns = odd_us_to_ns(text, "dur")
+        if dur_ns is None:
+            losses.add("unreadable duration (the event kept)", 1, text)
+        fields[keys.DUR, event] = TOO_LONG if dur_ns is None else dur_ns
 
 
 def _join(parts: list[Any]) -> Any:

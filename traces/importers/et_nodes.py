@@ -19,7 +19,9 @@ from foretrace.traces.importers import json_text
 from foretrace.traces.salvage import Losses, repair
 
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
-_NODE_START = re.compile(rb'\{\s*"(?:name|id)"\s*:')
+_NODE_START = re.compile(  # an attribute has a name too, but no id
+    rb'\{\s*"(?:id"\s*:\s*\d|name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"id"\s*:)'
+)
 _SPACE = b" \t\r\n,"
 _HEAD_KEYS = ("schema", "pid", "time", "start_ts", "finish_ts")
 
@@ -129,7 +131,7 @@ def read_calls(text: bytes, losses: Losses) -> Iterator[Call]:
             yield call
             p = stop
             continue
-        following = _NODE_START.search(text, p + 1)
+        following = _NODE_START.search(text, max(stop, p + 1))
         losses.add("damaged node", 1, text[p : p + 400])
         if following is None:
             return

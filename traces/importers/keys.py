@@ -12,7 +12,10 @@ I64 = NDArray[np.int64]
 START, STOP, PHASE, FLAGS, TS, DUR = range(6)
 
 # Bits of FLAGS.
-HAS_TS, HAS_DUR, BAD_TIME, PYTHON, TRACE, COLLECTIVE, MEMORY = (1 << i for i in range(7))
+HAS_TS, HAS_DUR, BAD_TS, BAD_DUR, TWICE, PYTHON, TRACE, COLLECTIVE, MEMORY = (
+    1 << i for i in range(9)
+)
+BAD_TIME = BAD_TS | BAD_DUR
 
 INTEGERS = (
     "pid",

@@ -11,7 +11,7 @@ import msgspec
 from foretrace.traces.importers import json_text
 from foretrace.traces.salvage import Losses, repair
 
-_MAX_TIME_NS = 1 << 62
+_MAX_TIME_NS = 1 << 61
 _MAX_RANKS = 1 << 31
 _KEPT = ("distributedInfo", "baseTimeNanoseconds", "deviceProperties", "host_name", "schemaVersion")
 _NO_LABELS = {*_KEPT, "traceEvents", "displayTimeUnit", "INFO", "WARN", "ERROR", "STAGE"}

@@ -172,10 +172,13 @@ _SIZES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
 
 
 def _kernel_names(rows: dict[str, I64], events: _Events, names: dict[int, str]) -> I64:
-    """The full name, else the short or mangled one."""
-    ids = rows["demangledName"].copy()
-    for other in ("name", "shortName", "mangledName"):
-        ids = np.where((ids <= 0) | ~np.isin(ids, list(names)), rows[other], ids)
+    """The full name, else the short or mangled one, else the number of the first one given."""
+    columns = [rows[c] for c in ("demangledName", "name", "shortName", "mangledName")]
+    known = np.array(list(names), np.int64)
+    ids = np.full(len(columns[0]), ABSENT)
+    for wanted in (lambda c: np.isin(c, known), lambda c: c > 0):
+        for column in columns:
+            ids = np.where((ids == ABSENT) & wanted(column), column, ids)
     return _by_id(ids, names, events, "kernel")
 
 

@@ -34,7 +34,8 @@ from foretrace.traces.importers.json_text import (
 )
 from foretrace.traces.importers.keys import (
     ABSENT,
-    BAD_TIME,
+    BAD_DUR,
+    BAD_TS,
     COLLECTIVE,
     FIRST_INTEGER,
     FIRST_TEXT,
@@ -59,6 +60,7 @@ from foretrace.traces.importers.keys import (
     TO_TIME,
     TRACE,
     TS,
+    TWICE,
     WIDTH,
 )
 from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
@@ -108,10 +110,11 @@ def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         p += 1
         stop -= 1
     row[column], ok = decimal_us_to_ns(buf, p, stop)
-    if not ok:
-        row[FLAGS] |= BAD_TIME
-    else:
-        row[FLAGS] |= HAS_TS if column == TS else HAS_DUR
+    has = HAS_TS if column == TS else HAS_DUR
+    bad = BAD_TS if column == TS else BAD_DUR
+    if row[FLAGS] & (has | bad):
+        row[FLAGS] = (row[FLAGS] & ~(has | bad)) | TWICE
+    row[FLAGS] |= has if ok else bad
 
 
 @njit(nogil=True)

@@ -10,12 +10,15 @@ import numpy as np
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import json_text, keys, scan
-from foretrace.traces.salvage import Losses, blank_control_bytes, next_event
+from foretrace.traces.salvage import Losses, blank_control_bytes, mend, next_event
 
 CAPACITY = 1 << 13
 """Events of one block at most."""
 
 _ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"X"')
+_GOES_ON = re.compile(rb'\s*,?\s*\{\s*"')
+_PHASE_KEY = b'"ph"'
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KEPT_BYTES = 64  # enough to recognise an event's opening that was cut in two
 
@@ -76,7 +79,11 @@ class EventStream:
             n, position, state = self._scan(text, position)
             if n:
                 yield Block(json_text.as_array(text), self._out[:, :n].copy())
-            if state == json_text.CLOSED:
+            if state == json_text.CLOSED and more and len(text) - position < _KEPT_BYTES:
+                text, position, more = self._refill(text, position - 1)  # see what follows
+            elif state == json_text.CLOSED and _GOES_ON.match(text, position):
+                self._losses.add("bracket in the midst of the events", 1, bytes(text[position:][:200]))
+            elif state == json_text.CLOSED:
                 self.closed = True
             elif state == json_text.MORE and not more and position < len(text):
                 self._losses.add("event cut off by the end of the file", 1, bytes(text[position:]))
@@ -84,8 +91,12 @@ class EventStream:
             elif state == json_text.MORE or (more and self._may_go_on(text, position, state)):
                 text, position, more = self._refill(text, position)
             elif state == json_text.DAMAGED:
-                position = self._step_over(text, position)
+                mended, position = self._step_over(text, position)
+                if mended is not None:
+                    yield mended
         self.tail = bytes(text[position:]) + b"".join(self._counted()) if self.closed else b""
+        behind = len(_EVENT.findall(self.tail))
+        self._losses.add("event behind the end of the list of events", behind)
 
     def _counted(self) -> Iterator[bytes]:
         for chunk in self._chunks:
@@ -111,18 +122,33 @@ class EventStream:
         short = len(text) - position < scan.MAX_EVENT_BYTES
         return state == json_text.DAMAGED and short and next_event(text, position + 1) < 0
 
-    def _step_over(self, text: bytearray, position: int) -> int:
-        """Mend the damaged event at ``position`` or leave it out; where to go on from."""
+    def _step_over(self, text: bytearray, position: int) -> tuple[Block | None, int]:
+        """Mend the damaged event at ``position`` or leave it out.
+
+        Returns:
+            The event if it could only be mended apart, and where to go on from.
+        """
         following = next_event(text, position + 1)
         stop = following if following > 0 else len(text)
-        text[position:stop] = blank_control_bytes(text[position:stop])
-        row = np.empty((keys.WIDTH, 1), np.int64)
-        n, _, _ = scan.scan_events(json_text.as_array(text), position, stop, row, True)
+        damaged = bytes(text[position:stop])
+        text[position:stop] = blank_control_bytes(damaged)
+        n, _ = self._scan_one(text, position, stop)
         if n:
-            return position
-        example = bytes(text[position : position + 1000])
-        self._losses.add("damaged event", 1, example)
-        return following if following > 0 else max(position + 1, len(text) - _KEPT_BYTES)
+            self._losses.add("control bytes in a text made blanks (kept)", 1, damaged)
+            return None, position
+        go_on = following if following > 0 else max(position + 1, len(text) - _KEPT_BYTES)
+        mended = mend(damaged) if damaged.count(_PHASE_KEY) == 1 else None
+        if mended is None:
+            self._losses.add("damaged event", max(damaged.count(_PHASE_KEY), 1), damaged)
+            return None, go_on
+        self._losses.add("damaged event mended (kept)", 1, damaged)
+        n, row = self._scan_one(mended, 0, len(mended))
+        return (Block(json_text.as_array(mended), row) if n else None), go_on
+
+    def _scan_one(self, text: bytes | bytearray, start: int, stop: int) -> tuple[int, scan.I64]:
+        row = np.empty((keys.WIDTH, 1), np.int64)
+        n, _, _ = scan.scan_events(json_text.as_array(text), start, stop, row, True)
+        return int(n), row
 
     def _enter(self, text: bytearray) -> int:
         """Read up to the array of events; the position inside it."""
