@@ -31,8 +31,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PIECE_BYTES = 120_000
 HANG_SECONDS = 60
-TOKENS = (b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\n", b"\0", b"\xff\xfe", b"null", b"NaN",
-          b"-Infinity", b'{"ph":"X",', b'"args":{', b'"traceEvents":[', b'"dur":-5,', b'"ts":0,')  # fmt: skip
+TOKENS = (
+    *(c.encode() for c in '"\\{}[],:\n\0'),
+    *(b"\xff\xfe", b"null", b"NaN", b"-Infinity", b'{"ph":"X",'),
+    *(b'"args":{', b'"traceEvents":[', b'"dur":-5,', b'"ts":0,'),
+)
 NUMBERS = (b"0", b"-1", b"1e308", b"1e-9", b"9223372036854775807", b"-9223372036854775808",
            b"18446744073709551615", b"99999999999999999999999", b"2147483648", b"0.0005", b"inf",
            b"4294967296", b'"12"', b"1E400", b"[]", b"true")  # fmt: skip
@@ -205,7 +208,13 @@ def guided(options: argparse.Namespace) -> None:
     """Coverage-guided fuzzing of one reader in this process."""
     import atheris  # type: ignore[import-not-found]
 
-    with atheris.instrument_imports(include=["foretrace"]):
+    from foretrace.traces import layout  # compiled: not to be instrumented
+    from foretrace.traces.importers import intern, json_text, numbers, scan
+
+    compiled = [m.__name__ for m in (layout, intern, json_text, numbers, scan)]
+    for name in [m for m in sys.modules if m.startswith("foretrace") and m not in compiled]:
+        del sys.modules[name]
+    with atheris.instrument_imports(include=["foretrace"], exclude=compiled):
         from foretrace.traces.errors import ForetraceError
         from foretrace.traces.importers import flight_recorder, kineto
     reader = kineto if options.reader == "json" else flight_recorder
@@ -232,7 +241,13 @@ def guided(options: argparse.Namespace) -> None:
         for version in ("2.2", "2.10"):
             dump = {"version": version, "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}
             (corpus / version).write_bytes(pickle.dumps(dump))
-    flags = [f"-max_total_time={options.guided}", "-timeout=20", "-rss_limit_mb=3000", "-max_len=8000"]
+    flags = [
+        f"-max_total_time={options.guided}",
+        "-timeout=20",
+        "-rss_limit_mb=3000",
+        "-max_len=8000",
+        f"-artifact_prefix={corpus}-",
+    ]
     atheris.Setup([sys.argv[0], *flags, str(corpus)], one)
     atheris.Fuzz()
 

@@ -12,14 +12,40 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from foretrace.traces.errors import TraceFormatError
+
 
 def numbers(values: Any, kind: pa.DataType) -> pa.Array:
     """Numbers or truth values as an Arrow array of type ``kind``, without nulls."""
     if pa.types.is_boolean(kind):
         packed = np.packbits(np.asarray(values, np.bool_), bitorder="little")
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)], 0)
-    flat = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    flat = np.ascontiguousarray(_fitting(values, kind), kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)], 0)
+
+
+def _fitting(values: Any, kind: pa.DataType) -> Any:
+    """Values with what does not fit ``kind`` made absent; a conversion would wrap it around.
+
+    Raises:
+        TraceFormatError: 64 bits are not enough.
+    """
+    if not pa.types.is_integer(kind):
+        return values
+    bounds = np.iinfo(kind.to_pandas_dtype())
+    least, most, wide = int(bounds.min), int(bounds.max), bounds.bits == 64
+    absent = -1 if least else 0
+    if not len(values) or (isinstance(values, np.ndarray) and wide):
+        return values
+    if isinstance(values, np.ndarray):
+        inside = (values >= least) & (values <= most)
+        return values if inside.all() else np.where(inside, values, absent)
+    if least <= min(values) and max(values) <= most:
+        return values
+    odd = next(v for v in values if not least <= v <= most)
+    if wide and least:
+        raise TraceFormatError(f"a number that does not fit 64 bits: {str(odd)[:40]}")
+    return [v if least <= v <= most else absent for v in values]
 
 
 def strings(values: Iterable[str]) -> pa.Array:
@@ -47,5 +73,5 @@ def number_lists(values: Sequence[Sequence[int]]) -> pa.Array:
     """Lists of integers as an Arrow list array."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(v) for v in values], out=offsets[1:])
-    flat = np.array([n for v in values for n in v], np.int64)
-    return pa.ListArray.from_arrays(numbers(offsets, pa.int32()), numbers(flat, pa.int64()))
+    flat = numbers([n for v in values for n in v], pa.int64())
+    return pa.ListArray.from_arrays(numbers(offsets, pa.int32()), flat)

@@ -7,16 +7,30 @@ from typing import Any
 
 from foretrace.traces.manifest import GroupInfo
 
+MOST_RANKS = 1 << 20
+"""No job has more ranks; a larger number is damage, and a list of them would fill the memory."""
+
 _NUMBER = re.compile(r"\d+")
+_MOST_DIGITS = 18
+
+
+def ranks_from(first: int, size: int, stride: int = 1) -> list[int]:
+    """``size`` ranks at a fixed distance; empty where the numbers cannot be a group's."""
+    last = first + (size - 1) * stride
+    if size < 1 or size > MOST_RANKS or first < 0 or stride < 1 or last >= MOST_RANKS:
+        return []
+    return list(range(first, last + 1, stride))
 
 
 def ranks_of(value: Any) -> list[int]:
-    """Ranks out of a list or of its text; empty if the text was cut off by ``...``."""
+    """Ranks out of a list or of its text; empty if it was cut off by ``...`` or is damaged."""
     if isinstance(value, str):
-        return [] if "..." in value else [int(n) for n in _NUMBER.findall(value)]
-    if isinstance(value, list):
-        return [int(v) for v in value]
-    return []
+        value = [] if "..." in value else _NUMBER.findall(value)
+    if not isinstance(value, list):
+        return []
+    texts = [str(v) for v in value]
+    whole = all(_NUMBER.fullmatch(t) and len(t) <= _MOST_DIGITS for t in texts)
+    return [int(t) for t in texts] if whole else []
 
 
 class GroupTable:
@@ -44,7 +58,7 @@ class GroupTable:
             size = size if isinstance(size, int) else 0
             ranks = ranks_of(entry.get("ranks"))
             if not ranks and size and size == self._world_size:
-                ranks = list(range(size))
+                ranks = ranks_from(0, size)
             self.row(name, ranks, size or len(ranks), str(entry.get("pg_desc", "")))
 
     def row(self, name: str, ranks: list[int], size: int = 0, description: str = "") -> int:

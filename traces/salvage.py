@@ -17,7 +17,7 @@ _EVENT_START = re.compile(rb'\{\s*"ph"\s*:')
 _ANY_START = re.compile(rb'\{\s*"(?:name|cat|pid|tid|ts|id)"\s*:')
 _WHOLE = {"ph", "ts", "name"}
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_ENDS_TEXT = re.compile(rb'\s*(?::|[}\]]|,\s*["{\[\d-]|"[^"\\]*"\s*:)')
+_ENDS_TEXT = re.compile(rb'\s*(?::|[}\]]|,\s*["{\[]|"[^"\\]*"\s*:)')
 _NO_COMMA = re.compile(rb"[\d}\]el]\s*$")
 _CONTROL = bytes(range(0x20))
 _BLANKS = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
@@ -92,7 +92,7 @@ def mend(text: bytes) -> bytes | None:
         event = msgspec.json.decode(mended)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return mended if isinstance(event, dict) and _WHOLE <= event.keys() else None
+    return mended if isinstance(event, dict) and event.keys() >= _WHOLE else None
 
 
 def _requoted(text: bytes) -> bytes:

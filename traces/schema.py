@@ -119,7 +119,7 @@ COLLECTIVES = (
         "source",
         TEXT,
         "Who saw it: 'kernel', 'record_param_comms', 'hook', 'gloo', 'nccl', 'inspector', "
-        "'chakra'.",
+        "'chakra', 'flight_recorder', 'table'.",
         "",
     ),
     Column("algorithm", TEXT, "Algorithm the library chose, e.g. RING, TREE.", "", optional=True),

@@ -14,7 +14,7 @@ from foretrace.traces.manifest import StepInfo
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
-_MARK = re.compile(r"ProfilerStep#(\d+)$")
+_MARK = re.compile(r"ProfilerStep#([0-9]{1,9})$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import fsspec
 
@@ -107,8 +108,7 @@ class Folder:
             yield Folder(self.fs, self.path(name))
             return
         target = Path(self.path(name))
-        part = target.with_name(f".{name}.{os.getpid()}.part")
-        shutil.rmtree(part, ignore_errors=True)
+        part = target.with_name(f".{name}.{_unique()}.part")
         part.mkdir(parents=True)
         try:
             yield Folder(self.fs, str(part))
@@ -117,9 +117,14 @@ class Folder:
             shutil.rmtree(part, ignore_errors=True)
 
 
+def _unique() -> str:
+    """A name that no other process has, not even one of another host on the same files."""
+    return f"{os.getpid()}-{uuid4().hex[:8]}"
+
+
 def _swap(part: Path, target: Path) -> None:
     """Put ``part`` in the place of ``target``, which may exist."""
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    old = target.with_name(f".{target.name}.{_unique()}.old")
     if target.exists():
         target.replace(old)
     part.replace(target)

@@ -31,6 +31,7 @@ from foretrace.replay.build.context import Context
 from foretrace.replay.build.launches import launches
 from foretrace.replay.build.messages import messages
 from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.build.recorded import build_recorded, has_own_graph
 from foretrace.replay.build.syncs import blocking_calls
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, StepMarks
 from foretrace.traces.errors import GraphError
@@ -103,6 +104,10 @@ def build_graph(trace: TraceSet, ranks: Sequence[int] | None = None) -> JobGraph
 
 def build(trace: TraceSet, ranks: Sequence[int] | None = None) -> Build:
     """Like :func:`build_graph`, with what was learnt on the way."""
+    chosen = list(trace.ranks if ranks is None else ranks)
+    if has_own_graph(trace, chosen):
+        found = build_recorded(trace, chosen)
+        return Build(found.graph, found.alignment, (), {}, found.unmatched)
     return build_from_arrays(read(trace, ranks))
 
 

@@ -187,7 +187,9 @@ def test_a_killed_reference_rank_takes_no_data_of_others_with_it(tmp_path: Path)
     trace = TraceSet.open(tmp_path / "run.trace")
     assert (trace.ranks, trace.missing_ranks, trace.steps) == ([1], [0], [1, 2])
     assert trace.problems == []
-    assert any("no line to the other ranks" in line for line in job.lines), job.said
+    # Which call meets the dead store first is a matter of chance.
+    lost = ("no line to the other ranks", "no clock samples")
+    assert any(text in line for line in job.lines for text in lost), job.said
 
 
 def test_a_trigger_on_one_rank_starts_all_at_the_same_step(tmp_path: Path) -> None:

@@ -111,7 +111,13 @@ def example(process: int = 4000, device: int = 0) -> Export:
         "NVTX_EVENTS": [
             row(100, 1600, eventType=59, text="step 5", **host),
             row(150, 300, eventType=59, textId=8, **host),
-            row(160, 290, eventType=59, text="aten::mm, seq = 12, op_id = 3, sizes = [[4, 2], [2, 8]]", **host),  # noqa: E501
+            row(
+                160,
+                290,
+                eventType=59,
+                text="aten::mm, seq = 12, op_id = 3, sizes = [[4, 2], [2, 8]]",
+                **host,
+            ),
             {"start": 170, "eventType": 34, "text": "a mark has no end", **host},
         ],
         "TARGET_INFO_GPU": [{"id": i, "name": f"NVIDIA H{i}00"} for i in range(2)],

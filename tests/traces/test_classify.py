@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from foretrace.traces.classify import classify, collective_kind
+from foretrace.traces.classify import classify, collective_kind, work_class
+from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 KERNELS = {
@@ -36,6 +39,16 @@ KERNELS = {
     "userbuffers_fp16_sum_inplace_gpu_rr_ag": ("userbuffers", "all_gather"),
     "kuserbuffers_pushsendrecv": ("userbuffers", "send"),
     "ucc_tl_cuda_executor_kernel": ("ucc", "unknown"),
+    "ncclSymkDevKernel_ReduceScatter_LD_sum_f32(ncclSymkDevWorkArgs)": ("nccl", "reduce_scatter"),
+    "ncclSymkDevKernel_AllGather_STMC": ("nccl", "all_gather"),
+    "void deep_ep::internode::combine<false, true>(int4*)": ("deepep", "all_to_all"),
+    "void deep_ep::intranode::cached_notify_combine<8>(void**)": ("deepep", "barrier"),
+    "void deep_ep::internode_ll::clean_low_latency_buffer<32>": ("deepep", "barrier"),
+    "void deep_ep::internode_ll::combine<true, 7168, 9, 32>": ("deepep", "all_to_all"),
+    "void vllm::cross_device_reduce_2stage<nv_bfloat16, 4>": ("custom all-reduce", "all_reduce"),
+    "multimem_all_reduce_kernel": ("symmetric memory", "all_reduce"),
+    "void nvshmemi_fcollect_kernel<int>": ("nvshmem", "unknown"),
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": ("nccl", "all_gather"),
 }
 COMPUTATION = (
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>",
@@ -93,3 +106,78 @@ def test_every_kind_is_in_the_schema() -> None:
 )
 def test_collective_names(name: str, kind: str) -> None:
     assert collective_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("kernel", "ncclDevKernel_SendRecv(ncclDevComm*)", "communication"),
+        ("kernel", "void gemm<float>", "compute"),
+        ("kernel", "__amd_rocclr_copyBuffer.kd", "copy"),
+        ("memcpy", "Memcpy DtoD (Device -> Device)", "copy"),
+        ("memset", "Memset (Device)", "copy"),
+        ("sync", "Stream Sync", "sync"),
+        ("gpu_annotation", "nccl:all_reduce", ""),
+        ("host_op", "c10d::allreduce_", ""),
+        ("runtime", "cudaLaunchKernel", ""),
+    ],
+)
+def test_work_class(kind: str, name: str, expected: str) -> None:
+    assert work_class(kind, name) == expected
+
+
+def use(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
+    path.write_text(text)
+    monkeypatch.setenv("FORETRACE_CLASSES", str(path))
+
+
+def test_own_rules_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(
+        monkeypatch,
+        tmp_path / "own.toml",
+        """
+        [[kernel]]
+        pattern = '^acme_ring_'
+        library = "acme"
+        kind = ""
+        [[kernel]]
+        pattern = 'ncclDevKernel_AllReduce_Fake'
+        library = ""
+        kind = ""
+        [[word]]
+        pattern = 'gossip'
+        kind = "all_reduce"
+        """,
+    )
+    names = ["acme_ring_all_gather", "acme_ring_gossip", "ncclDevKernel_AllReduce_Fake_x"]
+    assert classify(names).library == ("acme", "acme", "")
+    assert classify(names).kind == ("all_gather", "all_reduce", "")
+    assert classify(["ncclDevKernel_Broadcast_RING_LL"]).kind == ("broadcast",)
+    monkeypatch.delenv("FORETRACE_CLASSES")
+    assert classify(names[:1]).library == ("",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[kernel]", "not a TOML table"),
+        ("[[kernels]]\n", "unknown \\[kernels\\]"),
+        ("[[kernel]]\npattern = 'x'\nkind = 'barrier'\n", "must have kind, library, pattern"),
+        ("[[word]]\npattern = '('\nkind = 'barrier'\n", "no regular expression"),
+        ("[[word]]\npattern = 'x'\nkind = 'sing'\n", "unknown kind 'sing'"),
+        ("[[kernel]]\npattern = 'x'\nlibrary = 3\nkind = ''\n", "must be texts"),
+        ("kernel = [3]\n", "must have"),
+    ],
+)
+def test_faults_of_own_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    use(monkeypatch, tmp_path / "own.toml", text)
+    with pytest.raises(TraceFormatError, match=words):
+        classify(["a"])
+
+
+def test_own_rules_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETRACE_CLASSES", "/nowhere/own.toml")
+    with pytest.raises(TraceFormatError, match=r"/nowhere/own.toml: cannot read"):
+        classify(["a"])

@@ -140,7 +140,9 @@ def test_times_are_called_an_order() -> None:
 
 
 def test_groups_and_rank() -> None:
-    tables = read(trace([init(), comm(3, "allreduce", 1, rank=1), comm(4, "_allgather_base", 2, 1)]))
+    tables = read(
+        trace([init(), comm(3, "allreduce", 1, rank=1), comm(4, "_allgather_base", 2, 1)])
+    )
     assert [(g.name, g.ranks) for g in tables.info.groups] == [("0", [0, 1, 2, 3]), ("7", [2, 3])]
     assert (tables.info.rank, tables.info.rank_from) == (3, "collectives")
     assert tables.info.world_size == 4
@@ -196,7 +198,10 @@ def test_data_goes_from_the_last_writer_to_its_readers() -> None:
     )
     assert tables.dependencies is not None
     edges = tables.dependencies.to_pylist()
-    assert [(e["source"], e["target"], e["kind"]) for e in edges] == [(1, 2, "data"), (2, 3, "data")]
+    assert [(e["source"], e["target"], e["kind"]) for e in edges] == [
+        (1, 2, "data"),
+        (2, 3, "data"),
+    ]
 
 
 def test_missing_callers_are_counted() -> None:
@@ -348,7 +353,9 @@ def test_real_pair_without_ids(shared_data: Path, tmp_path: Path) -> None:
     assert both.events(5, unchanged).equals(alone.events(5, unchanged))
     assert len(both.dependencies(5)) > 1000
     ours, theirs = both.collectives(5), alone.collectives(5)
-    assert ours.select(["kind", "seq", "bytes_in"]).equals(theirs.select(["kind", "seq", "bytes_in"]))
+    assert ours.select(["kind", "seq", "bytes_in"]).equals(
+        theirs.select(["kind", "seq", "bytes_in"])
+    )
     assert not any("differs" in d.reason for d in both.info(5).dropped)
 
 

@@ -173,12 +173,30 @@ def test_json_form_reads_the_same() -> None:
     assert one.collectives.equals(two.collectives)
 
 
+def test_a_dump_that_is_cut_off_gives_its_whole_entries() -> None:
+    """At every byte: the entries before the cut are those of the whole dump, none half read."""
+    calls = [entry(i, "nccl:all_reduce") for i in range(4)]
+    data = pickle.dumps(dump(*calls), 2)
+    whole = read(dump(*calls)).collectives.to_pylist()
+    seen = set()
+    for end in range(1, len(data)):
+        try:
+            tables = flight_recorder.read([data[:end]])
+        except TraceFormatError:
+            continue
+        rows = tables.collectives.to_pylist()
+        assert rows == whole[: len(rows)]
+        assert losses(tables)["end of the file is missing (whole entries kept)"] == 1
+        seen.add(len(rows))
+    assert seen == {1, 2, 3, 4}
+
+
 @pytest.mark.parametrize(
     ("data", "what"),
     [
         (pickle.dumps(dump()), "no calls; set TORCH_FR_BUFFER_SIZE"),
         (pickle.dumps([1]), "expected a dictionary, found list"),
-        (pickle.dumps(dump(entry(0, "x")))[:-40], "cut off"),
+        (pickle.dumps(dump(entry(0, "x")))[:300], "no calls"),
         (b'{"pg_config": {', "damaged JSON"),
         (pickle.dumps(dump({"a": 1})), "no call with a time of creation"),
     ],

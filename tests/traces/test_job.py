@@ -53,7 +53,7 @@ def test_folder(job: Path, tmp_path: Path) -> None:
 def test_several_processes_give_the_same(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretrace.traces.importers.job._WORTH_A_PROCESS_BYTES", 1)
+    monkeypatch.setattr("foretrace.traces.importers.run._WORTH_A_PROCESS_BYTES", 1)
     seen = []
     report = import_paths([job], tmp_path / "o.trace", jobs=2, watch=lambda *n: seen.append(n))
     assert report.ranks == [0, 1]
@@ -71,7 +71,7 @@ def test_several_processes_give_the_same(
 def test_one_file_without_anything_leaves_the_others(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
-    monkeypatch.setattr("foretrace.traces.importers.job._WORTH_A_PROCESS_BYTES", 1)
+    monkeypatch.setattr("foretrace.traces.importers.run._WORTH_A_PROCESS_BYTES", 1)
     write(job / "c.json", b'{"traceEvents": [], "schemaVersion": 1}')
     report = import_paths([job], tmp_path / "o.trace", jobs=jobs)
     assert report.ranks == [0, 1]
@@ -90,8 +90,8 @@ def die(*_: object) -> None:
 def test_a_killed_worker_is_one_clear_error(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretrace.traces.importers.job._WORTH_A_PROCESS_BYTES", 1)
-    monkeypatch.setattr("foretrace.traces.importers.job._import_in_worker", die)
+    monkeypatch.setattr("foretrace.traces.importers.run._WORTH_A_PROCESS_BYTES", 1)
+    monkeypatch.setattr("foretrace.traces.importers.run._import_in_worker", die)
     with pytest.raises(IncompleteTraceError, match="killed"):
         import_paths([job], tmp_path / "o.trace", jobs=2)
 
@@ -234,7 +234,7 @@ def test_missing_ranks_are_said_and_recorded(tmp_path: Path) -> None:
         (b'{"layers": 24, "heads": []}', "JSON without profiler events"),
         (b"\x80\x04\x95\x10\0\0\0", "a Python pickle"),
         (b"\0\1\2\3", "binary data"),
-        (gzip.compress(b"")[:-4], "an empty file"),
+        (gzip.compress(b"", mtime=0)[:-4], "an empty file"),
     ],
 )
 def test_wrong_file(tmp_path: Path, content: bytes, found: str) -> None:

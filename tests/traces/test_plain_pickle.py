@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_everything_but_plain_data_is_refused(name: str) -> None:
-    with pytest.raises(TraceFormatError, match="asks for .*refused, nothing was run"):
+    with pytest.raises(TraceFormatError, match=r"asks for .*refused, nothing was run"):
         load_plain(HOSTILE[name])
 
 
@@ -167,10 +168,8 @@ def test_cut_off_at_every_byte() -> None:
 
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_give_data_or_one_clear_error(data: bytes, headed: bool) -> None:
-    try:
+    with suppress(TraceFormatError):
         load_plain((b"\x80\x02" if headed else b"") + data + b".")
-    except TraceFormatError as error:
-        assert str(error)
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
@@ -178,10 +177,8 @@ def test_one_changed_byte(at: int, value: int) -> None:
     entry = {"seq": 7, "sizes": [[8, 4]], "name": "nccl:all_reduce", "t": 2**60, "x": None}
     data = bytearray(pickle.dumps({"entries": [entry, entry | {"seq": 8}]}, 2))
     data[at % len(data)] = value
-    try:
+    with suppress(TraceFormatError):
         load_plain(bytes(data))
-    except TraceFormatError as error:
-        assert str(error)
 
 
 def test_floats_and_short_forms() -> None:

@@ -32,8 +32,8 @@ def wait_of_inputs(inputs: str, dtypes: str) -> Metadata | None:
     recorded, a wait is told from a call by its first input, which is no tensor.
     """
     values, types = decoded(inputs), decoded(dtypes)
-    if isinstance(values, list) and len(values) >= 6 and str(values[0]).isdigit():
-        return Metadata(seq=int(values[0]), group_rank=number(values[2]))
+    if isinstance(values, list) and len(values) >= 6 and number(values[0]) >= 0:
+        return Metadata(seq=number(values[0]), group_rank=number(values[2]))
     if values is None and isinstance(types, list) and types[:1] == ["Scalar"]:
         return Metadata()
     return None

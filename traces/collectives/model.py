@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from foretrace.traces.coded import Coded
 from foretrace.traces.schema import EVENT_KINDS
 
 I64 = NDArray[np.int64]
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 P2P_KINDS = ("send", "recv", "send_recv")
 
 
@@ -140,11 +142,11 @@ def decoded(text: str) -> Any:
     """The value of a JSON text, None if there is none."""
     try:
         return msgspec.json.decode(text) if text else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def number(value: Any) -> int:
     """A concrete input as an integer, -1 if it is none."""
     text = str(value)
-    return int(text) if text.removeprefix("-").isdigit() else -1
+    return int(text) if _NUMBER.fullmatch(text) else -1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-
-import numpy as np
+from math import prod
 
 from foretrace.traces.collectives.model import EventView, Metadata, Operation, decoded
 from foretrace.traces.dtypes import element_bytes, scalar_type
+from foretrace.traces.groups import MOST_RANKS
 
 Sizes = tuple[tuple[int, str], ...]
 """(bytes, element type) of tensors, in order."""
+
+MOST_BYTES = 1 << 50
+"""No operation moves more; a larger number is damage."""
 
 _SAME_SIZE = ("all_reduce", "broadcast", "send", "recv", "reduce")
 
@@ -24,8 +27,9 @@ def _tensor_sizes(shapes: str, dtypes: str) -> Sizes:
     for shape, kind in zip(dims, types, strict=True):
         width = element_bytes(kind) if isinstance(kind, str) else 0
         flat = isinstance(shape, list) and shape and all(isinstance(d, int) for d in shape)
+        flat = flat and 0 <= width * prod(shape) <= MOST_BYTES
         if width and flat:
-            sizes.append((width * int(np.prod(shape, dtype=np.int64)), scalar_type(kind)))
+            sizes.append((width * prod(shape), scalar_type(kind)))
     return tuple(sizes)
 
 
@@ -68,16 +72,16 @@ def fill_bytes(operation: Operation, inputs: Sizes, operands: Sizes) -> None:
 def _from_metadata(operation: Operation, meta: Metadata) -> None:
     width = element_bytes(meta.dtype)
     meta.dtype = scalar_type(meta.dtype) or meta.dtype
-    if width and meta.in_elements >= 0:
+    if width and 0 <= meta.in_elements <= MOST_BYTES // width:
         operation.bytes_in = meta.in_elements * width
-    if width and meta.out_elements >= 0:
+    if width and 0 <= meta.out_elements <= MOST_BYTES // width:
         operation.bytes_out = meta.out_elements * width
 
 
 def fill_by_group_size(operation: Operation) -> None:
     """What one side of an all-gather or reduce-scatter tells of the other."""
     size = operation.meta.group_size
-    if size <= 0 or operation.bytes_in < 0 or operation.bytes_out >= 0:
+    if not 0 < size <= MOST_RANKS or operation.bytes_in < 0 or operation.bytes_out >= 0:
         return
     if operation.kind == "all_gather":
         operation.bytes_out = operation.bytes_in * size

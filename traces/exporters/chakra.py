@@ -79,12 +79,14 @@ class RankFacts:
     Attributes:
         rank: global rank.
         world_size: ranks of the job.
+        times: how the starts came about where they were not measured; "" where they were.
         groups: global ranks of each process group; names are their numbers from 1 on.
         descriptions: what each group is for; "" where unknown.
     """
 
     rank: int
     world_size: int
+    times: str = ""
     groups: Sequence[Sequence[int]] = ()
     descriptions: Sequence[str] = ()
 
@@ -119,6 +121,7 @@ def export_chakra(
         facts = RankFacts(
             rank=rank,
             world_size=info.world_size or len(traces.ranks),
+            times=info.labels.get("times", ""),
             groups=groups,
             descriptions=[described.get(i, "") for i in range(len(groups))],
         )
@@ -153,7 +156,10 @@ def encode_rank(tasks: Tasks, edges: Edges, facts: RankFacts) -> bytes:
 def _messages(tasks: Tasks, edges: Edges, facts: RankFacts) -> Iterator[Any]:
     yield _metadata(facts)
     if facts.groups:
-        yield _groups_node(facts, len(tasks.name))
+        groups = _groups_node(facts, len(tasks.name))
+        if tasks.start_ns is not None and len(tasks.start_ns):
+            _attribute(groups, "start_ns", "int64", int(tasks.start_ns.min()))
+        yield groups
     micros = whole_micros(tasks)
     data, control = _by_target(edges, len(tasks.name))
     node_type = messages()["Node"]
@@ -174,6 +180,8 @@ def _metadata(facts: RankFacts) -> Any:
     _attribute(metadata, "rank", "int64", facts.rank)
     _attribute(metadata, "world_size", "int64", facts.world_size)
     _attribute(metadata, "writer", "string", "foretrace")
+    if facts.times:
+        _attribute(metadata, "times", "string", facts.times)
     return metadata
 
 
@@ -236,7 +244,8 @@ def _fill(node: Any, i: int, tasks: Tasks, facts: RankFacts) -> None:
     _attribute(node, "duration_ns", "int64", int(tasks.dur_ns[i]))
     if tasks.start_ns is not None:
         _attribute(node, "start_ns", "int64", int(tasks.start_ns[i]))
-        node.start_time_micros = max(int(tasks.start_ns[i]) // 1000, 0)
+        if not facts.times:
+            node.start_time_micros = max(int(tasks.start_ns[i]) // 1000, 0)
     if device < 0:
         _attribute(node, "tid", "int64", int(tasks.thread[i]))
     else:

@@ -47,8 +47,6 @@ def tasks_of(
         fields, edges = _recorded_order(tables, events, rows)
         notes = ["no dependencies recorded: the order of threads and streams, and launches"]
     fields["communication"] = _communication(tables, rows, groups)
-    if "times" in tables.info.labels:
-        fields["start_ns"] = None
     return fields, edges, notes + _unsaid(tables, fields["communication"])
 
 

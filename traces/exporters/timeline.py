@@ -34,7 +34,8 @@ class _Names:
 
     def of(self, column: pa.DictionaryArray) -> I32:
         here = [self.codes.setdefault(n, len(self.codes)) for n in column.dictionary.to_pylist()]
-        return np.array([*here, 0], np.int32)[column.indices.to_numpy()]
+        codes: I32 = np.array([*here, 0], np.int32)[column.indices.to_numpy()]
+        return codes
 
 
 def timeline_arrays(

@@ -74,10 +74,11 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
         raise TraceFormatError("it holds no nodes")
     source, target, is_data = _edges(nodes, losses)
     columns = _columns(nodes, losses)
-    timed = any(n.start_us for n in nodes) or any("start_ns" in n.attrs for n in nodes)
-    if not timed:
+    placed = any(n.start_us or "start_ns" in n.attrs for n in nodes)
+    timed = placed and TIMES_LABEL not in known
+    if not placed:
         columns["start_ns"] = lay_out(columns["dur_ns"], _lanes(columns), source, target)
-        losses.add(_LAID_OUT, len(nodes))
+    losses.add(_LAID_OUT, 0 if timed else len(nodes))
     events, place = event_table(columns)
     info = _info(known, nodes, events, timed)
     book = group_book(nodes, losses)

@@ -83,6 +83,8 @@ def read_protobuf(text: bytes, losses: Losses) -> tuple[dict[str, Any], Iterator
     size, at = read_varint(text, 0)
     metadata = messages()["GlobalMetadata"]()
     try:
+        if at < 0 or at + size > len(text):
+            raise DecodeError
         metadata.ParseFromString(text[at : at + size])
     except DecodeError:
         raise TraceFormatError("its metadata cannot be read") from None

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from foretrace.traces.collectives.model import Metadata
-from foretrace.traces.groups import ranks_of
+from foretrace.traces.groups import ranks_from, ranks_of
 from foretrace.traces.salvage import Losses, repair
 
 Number = int | float | str | None
+Text = str | int | float | bool | None
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_BITS = 64
 
 
 class Args(msgspec.Struct, gc=False):
     """``args`` of record_param_comms and of the kernels that its metadata was copied to."""
 
-    collective: str = msgspec.field(default="", name="Collective name")
+    collective: Text = msgspec.field(default="", name="Collective name")
     in_elements: Number = msgspec.field(default=-1, name="In msg nelems")
     out_elements: Number = msgspec.field(default=-1, name="Out msg nelems")
     group_size: Number = msgspec.field(default=-1, name="Group size")
-    dtype: str = ""
-    in_splits: str | list[int] = msgspec.field(default="", name="In split size")
-    out_splits: str | list[int] = msgspec.field(default="", name="Out split size")
+    dtype: Text = ""
+    in_splits: str | list[int] | None = msgspec.field(default="", name="In split size")
+    out_splits: str | list[int] | None = msgspec.field(default="", name="Out split size")
     group_name: Number = msgspec.field(default="", name="Process Group Name")
     group_id: Number = msgspec.field(default="", name="Process Group ID")
-    group_description: str = msgspec.field(default="", name="Process Group Description")
-    group_ranks: str | list[int] = msgspec.field(default="", name="Process Group Ranks")
+    group_description: Text = msgspec.field(default="", name="Process Group Description")
+    group_ranks: str | list[int] | None = msgspec.field(default="", name="Process Group Ranks")
     seq: Number = msgspec.field(default=-1, name="Seq")
     comm_id: Number = msgspec.field(default=0, name="Comms Id")
     src_rank: Number = msgspec.field(default=-1, name="Src Rank")
@@ -47,7 +52,7 @@ def read_collective(text: bytes, losses: Losses) -> Metadata | None:
     for candidate in (text, repair(text)):
         try:
             return _metadata(_DECODER.decode(candidate).args)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason = str(error)
     losses.add(f"metadata of a collective ({reason})", 1, text)
     return None
@@ -55,18 +60,19 @@ def read_collective(text: bytes, losses: Losses) -> Metadata | None:
 
 def _metadata(args: Args) -> Metadata:
     name = args.group_name if args.group_name not in ("", None) else args.group_id
-    kind = args.collective.lower()
+    collective = _text(args.collective)
+    kind = collective.lower()
     source, target = _int(args.src_rank), _int(args.dst_rank)
     return Metadata(
-        collective=args.collective,
+        collective=collective,
         in_elements=_int(args.in_elements),
         out_elements=_int(args.out_elements),
         group_size=_int(args.group_size),
-        dtype=args.dtype,
+        dtype=_text(args.dtype),
         in_splits=ranks_of(args.in_splits),
         out_splits=ranks_of(args.out_splits),
-        group_name="" if name is None else str(name),
-        group_description=args.group_description,
+        group_name=_text(name),
+        group_description=_text(args.group_description),
         group_ranks=_group_ranks(args),
         seq=_int(args.seq),
         comm_id=_int(args.comm_id, 0),
@@ -76,10 +82,17 @@ def _metadata(args: Args) -> Metadata:
     )
 
 
+def _text(value: Text) -> str:
+    return "" if value is None else str(value)
+
+
 def _int(value: bool | Number, absent: int = -1) -> int:
+    """A whole number of 64 bits, signed or not; else ``absent``."""
     if isinstance(value, str):
-        return int(value) if value.removeprefix("-").isdigit() else absent
-    return absent if value is None or value != value // 1 else int(value)
+        value = int(value) if _WHOLE.fullmatch(value) else None
+    if value is None or value != value // 1 or abs(value) >= 1 << _BITS:
+        return absent
+    return int(value)
 
 
 def _group_ranks(args: Args) -> list[int]:
@@ -89,6 +102,4 @@ def _group_ranks(args: Args) -> list[int]:
     if ranks and len(ranks) == size:
         return ranks
     first, stride = _int(args.rank_start), _int(args.rank_stride)
-    if size > 0 and first >= 0 and stride > 0:
-        return list(range(first, first + size * stride, stride))
-    return []
+    return ranks_from(first, size, stride)

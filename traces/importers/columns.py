@@ -74,7 +74,8 @@ class EventColumns:
         self._note(block, here, durations < 0, "negative duration set to 0 (kept)")
         known = keys.HAS_DUR | keys.BAD_DUR
         self._note(block, here, flags & known == 0, "event without a duration (kept with 0)")
-        return np.clip(durations, 0, TOO_LONG)
+        clipped: I64 = np.clip(durations, 0, TOO_LONG)
+        return clipped
 
     def _note(self, block: Block, here: I64, faulty: NDArray[np.bool_], reason: str) -> None:
         if faulty.any():

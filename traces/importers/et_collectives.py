@@ -16,7 +16,7 @@ from foretrace.traces.classify import collective_kind
 from foretrace.traces.collectives.model import Metadata, Operation
 from foretrace.traces.collectives.sizes import fill_by_group_size
 from foretrace.traces.dtypes import element_bytes, scalar_type
-from foretrace.traces.groups import GroupTable, ranks_of
+from foretrace.traces.groups import GroupTable, ranks_from, ranks_of
 from foretrace.traces.importers.et_nodes import Call
 from foretrace.traces.salvage import Losses
 
@@ -63,7 +63,7 @@ class GroupBook:
             "name": name,
             "description": str(entry.get("pg_desc", "")),
             "size": size,
-            "ranks": ranks or list(range(size)),  # none listed means all
+            "ranks": ranks or ranks_from(0, size),  # none listed means all
             "backend": str(entry.get("backend_config", "")),
         }
         self.entries.append(known)
@@ -148,7 +148,7 @@ def _fill_group(meta: Metadata, call: Call, group: Any, tail: list[int], book: G
         meta.group_size = known["size"]
         meta.group_description = meta.group_description or known["description"]
     elif size > 0 and first >= 0 and stride > 0:
-        meta.group_ranks = list(range(first, first + size * stride, stride))
+        meta.group_ranks = ranks_from(first, size, stride)
 
 
 def _element_type(call: Call) -> str:

@@ -67,14 +67,14 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
         TraceFormatError: it is no plain data, damaged, or holds no calls.
     """
     del python
-    dump = _load(chunks)
+    losses = Losses()
+    dump = _load(chunks, losses)
     entries = dump.get("entries")
     if not isinstance(entries, list) or not entries:
         raise TraceFormatError(
             "it holds no calls; set TORCH_FR_BUFFER_SIZE (before torch 2.10 "
             "TORCH_NCCL_TRACE_BUFFER_SIZE) above 0 to have them recorded"
         )
-    losses = Losses()
     groups = _groups(dump.get("pg_config"))
     calls = [c for e in entries if (c := _call(e, groups, losses)) is not None]
     calls.sort(key=lambda c: c.order)
@@ -95,7 +95,7 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
     return RankTables(info, events, as_table(operations))
 
 
-def _load(chunks: Iterable[bytes]) -> dict[str, Any]:
+def _load(chunks: Iterable[bytes], losses: Losses) -> dict[str, Any]:
     parts: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -110,7 +110,7 @@ def _load(chunks: Iterable[bytes]) -> dict[str, Any]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise TraceFormatError(f"damaged JSON ({error})") from None
     else:
-        dump = load_plain(data)
+        dump = load_plain(data, losses)
     if not isinstance(dump, dict):
         raise TraceFormatError(f"expected a dictionary, found {type(dump).__name__}")
     return dump

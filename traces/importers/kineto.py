@@ -15,6 +15,7 @@ from foretrace.traces.coded import Coded
 from foretrace.traces.collectives import EventView, collective_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.groups import GroupTable
+from foretrace.traces.importers import faults
 from foretrace.traces.importers.ahead import ahead
 from foretrace.traces.importers.collective_args import read_collective
 from foretrace.traces.importers.columns import EventColumns, MemoryColumns
@@ -68,6 +69,14 @@ _KIND_OF_CATEGORY = {
     "cuda_event": "sync",
     "python_function": "python",
     "overhead": "overhead",
+    "external_correlation": "other",
+    "cuda_profiler_range": "other",
+    "xpu_scope_profiler": "other",
+    "hardware_counters": "other",
+    "gpu_pm_counter": "other",
+    "mtia_insight": "other",
+    "mtia_counters": "other",
+    "mtia_workloadd": "runtime",
     "": "host_op",  # the first profiler wrote no categories
 }
 _COLUMN_OF_KEY = {
@@ -87,6 +96,8 @@ _COLUMN_OF_KEY = {
     "wait_on_cuda_event_record_corr_id": "wait_correlation",
     "Record function id": "rf_id",
 }
+MOST_DEVICES = 1 << 16
+"""Larger numbers are process ids or damage."""
 _ON_DEVICE = ("kernel", "memcpy", "memset", "sync", "gpu_annotation")
 _CODE = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
@@ -121,10 +132,9 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
         raise TraceFormatError("it holds no events that last (ph X)")
     if meta.base_lost:
         losses.add("base time lost: times are as written in the file")
-    order = events.order()
-    columns = events.finish(order)
+    columns, order = _usable(events, losses)
     columns["start_ns"] += meta.base_ns
-    _fill_columns(columns)
+    _fill_columns(columns, losses)
     info = _info(meta, columns)
     groups = GroupTable(info.world_size, info.rank)
     groups.add_config(meta.distributed.get("pg_config"))
@@ -135,7 +145,20 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
     return RankTables(info, _event_table(columns), collectives, _memory_table(memory, meta))
 
 
-def _fill_columns(columns: dict[str, Any]) -> None:
+def _usable(events: EventColumns, losses: Losses) -> tuple[dict[str, Any], I64]:
+    """Columns of the events that have a time of their own, and which row each was."""
+    order = events.order()
+    columns = events.finish(order)
+    keep = faults.usable_rows(columns, losses)
+    if not keep.all():
+        order = order[keep]
+        for key, values in columns.items():
+            coded = isinstance(values, Coded)
+            columns[key] = Coded(values.codes[keep], values.values) if coded else values[keep]
+    return columns, order
+
+
+def _fill_columns(columns: dict[str, Any], losses: Losses) -> None:
     """Turn the keys of events into the columns of the schema."""
     old_id = columns.pop("external id")
     columns["External id"] = np.where(
@@ -146,26 +169,49 @@ def _fill_columns(columns: dict[str, Any]) -> None:
         if not isinstance(values, Coded):
             values[values == ABSENT] = -1
         columns[column] = values
-    columns["kind"] = kind = _kinds(columns)
+    columns["kind"] = kind = _kinds(columns, losses)
     on_device = np.isin(kind, [_CODE[k] for k in _ON_DEVICE])
     pid, tid = columns.pop("pid"), columns.pop("tid")
     stream, device = columns.pop("stream"), columns.pop("device")
     stream = np.where(stream == ABSENT, tid, stream)
     device = np.where((device == ABSENT) | (device < 0), pid, device)
+    device = np.where((device < 0) | (device > MOST_DEVICES), ABSENT, device)
     columns["on_device"] = on_device
     columns["thread"] = np.where(on_device | (tid == ABSENT), -1, tid)
     columns["stream"] = np.where(on_device & (stream != ABSENT), stream, -1)
     columns["device"] = np.where(on_device & (device != ABSENT), device, -1)
+    is_work = np.isin(kind, [_CODE[k] for k in DEVICE_WORK_KINDS])
+    faults.cap_overruns(columns, is_work, losses)
+    faults.note_clocks(columns, losses, kind == _CODE["runtime"], is_work)
 
 
-def _kinds(columns: dict[str, Any]) -> NDArray[np.int8]:
-    """Code of each event's kind, an index into EVENT_KINDS."""
+def _kinds(columns: dict[str, Any], losses: Losses) -> NDArray[np.int8]:
+    """Code of each event's kind, an index into EVENT_KINDS.
+
+    What names a device and a stream of it is device work, even in a category of tomorrow.
+    """
     category: Coded = columns.pop("cat")
     codes = [_CODE[_KIND_OF_CATEGORY.get(c.lower(), "other")] for c in category.values]
     kind = np.array(codes, np.int8)[category.codes]
+    unknown = np.array([c.lower() not in _KIND_OF_CATEGORY for c in category.values])
+    if unknown[category.codes].any():
+        placed = (columns["device"] >= 0) & (columns["stream"] >= 0)
+        kind[unknown[category.codes] & placed] = _CODE["kernel"]
+        _note_unknown(category, unknown, placed, losses)
     is_mark = columns["name"].marked(lambda name: step_of_name(name) >= 0)
     kind[is_mark & (kind == _CODE["host_op"])] = _CODE["annotation"]
     return kind
+
+
+def _note_unknown(
+    category: Coded, unknown: NDArray[np.bool_], placed: NDArray[np.bool_], losses: Losses
+) -> None:
+    for code in np.flatnonzero(unknown).tolist():
+        rows = category.codes == code
+        work = int((rows & placed).sum())
+        name = category.values[code]
+        losses.add(f"unknown category {name!r} taken for device work", work)
+        losses.add(f"unknown category {name!r} (kept as other)", int(rows.sum()) - work)
 
 
 def _collectives(
@@ -175,9 +221,10 @@ def _collectives(
     groups: GroupTable,
     losses: Losses,
 ) -> pa.Table:
-    place = np.empty_like(order)
+    place = np.full(int(order.max()) + 1, -1, np.int64)
     place[order] = np.arange(len(order))
-    found = {int(place[row]): read_collective(text, losses) for row, text in texts.items()}
+    rows = {r: int(place[r]) if r < len(place) else -1 for r in texts}
+    found = {rows[r]: read_collective(text, losses) for r, text in texts.items() if rows[r] >= 0}
     view = EventView(
         kind=columns["kind"],
         name=columns["name"],

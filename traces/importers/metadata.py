@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
+from foretrace.traces.groups import MOST_RANKS
 from foretrace.traces.importers import json_text
 from foretrace.traces.salvage import Losses, repair
 
 _MAX_TIME_NS = 1 << 61
-_MAX_RANKS = 1 << 31
 _KEPT = ("distributedInfo", "baseTimeNanoseconds", "deviceProperties", "host_name", "schemaVersion")
 _NO_LABELS = {*_KEPT, "traceEvents", "displayTimeUnit", "INFO", "WARN", "ERROR", "STAGE"}
+_DIGITS = re.compile("[0-9]{1,19}")
 _VERSION = re.compile(r"(?:^|_)version$")
 _LABEL_CHARACTERS = 500
 
@@ -44,7 +45,7 @@ class FileMetadata:
     def integer(self, key: str, absent: int) -> int:
         """A number out of ``distributed``; ``absent`` if it has none."""
         value = self.distributed.get(key)
-        if isinstance(value, str) and value.isdigit():
+        if isinstance(value, str) and _DIGITS.fullmatch(value):
             return int(value)
         return value if isinstance(value, int) else absent
 
@@ -70,7 +71,8 @@ def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> Fil
     if isinstance(members.get("distributedInfo"), dict):
         result.distributed = members["distributedInfo"]
         _check_rank(result, losses)
-    for device in members.get("deviceProperties") or []:
+    devices = members.get("deviceProperties")
+    for device in devices if isinstance(devices, list) else []:
         result.devices.append(str(device.get("name", "")) if isinstance(device, dict) else "")
     for key, value in members.items():
         if key in _NO_LABELS or not isinstance(value, str | int | float):
@@ -84,7 +86,7 @@ def read_metadata(head: bytes, tail: bytes, closed: bool, losses: Losses) -> Fil
 
 def _base_time(base: Any, losses: Losses) -> int:
     """The base that all times are relative to; 0 without one or where it cannot be one."""
-    if isinstance(base, str) and base.isdigit():
+    if isinstance(base, str) and _DIGITS.fullmatch(base):
         base = int(base)
     if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < _MAX_TIME_NS:
         return base
@@ -96,12 +98,12 @@ def _base_time(base: Any, losses: Losses) -> int:
 def _check_rank(meta: FileMetadata, losses: Losses) -> None:
     """Forget a rank or a number of ranks that cannot be one, so that it is found otherwise."""
     size = meta.integer("world_size", 0)
-    if not 0 <= size < _MAX_RANKS:
+    if not 0 <= size < MOST_RANKS:
         losses.add("world_size cannot be one", 1, str(size))
         size = 0
         meta.distributed.pop("world_size")
     rank = meta.integer("rank", -1)
-    if rank >= (size or _MAX_RANKS):
+    if rank >= (size or MOST_RANKS):
         losses.add("rank beyond the number of ranks", 1, f"rank {rank} of {size}")
         meta.distributed.pop("rank")
 
@@ -111,7 +113,7 @@ def _decode(head: bytes, tail: bytes, closed: bool, losses: Losses) -> dict[str,
     for candidate in (text, repair(text)):
         try:
             members = msgspec.json.decode(candidate)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(members, dict):
             return members
@@ -130,6 +132,6 @@ def _one_by_one(text: bytes) -> dict[str, Any]:
         stop = json_text.skip_value(json_text.as_array(text), match.end(), len(text))
         try:
             members[key] = msgspec.json.decode(repair(text[match.end() : stop]))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
     return members

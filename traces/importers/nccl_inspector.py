@@ -19,6 +19,7 @@ from foretrace.traces.collectives.sizes import fill_by_group_size
 from foretrace.traces.collectives.table import as_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.json_lines import json_lines
+from foretrace.traces.importers.loose import any_whole, nanoseconds, objects, text, whole
 from foretrace.traces.importers.nccl_ranks import Member, Ranks, find_ranks
 from foretrace.traces.importers.tables import NO_TIMES, counts_of, event_table, span_of
 from foretrace.traces.manifest import RankInfo
@@ -133,44 +134,33 @@ def _record(line: dict[str, Any], context: _Context, losses: Losses) -> Record |
     prefix = key.split("_", maxsplit=1)[0]
     perf = {k.removeprefix(f"{prefix}_"): v for k, v in line[key].items()}
     header, metadata = context.header, context.metadata
-    rank, size = header.get("rank"), header.get("n_ranks")
-    if not isinstance(rank, int) or not isinstance(size, int):
+    rank, size = whole(header.get("rank")), whole(header.get("n_ranks"))
+    if not 0 <= rank < size < 1 << 24:
         losses.add("operation without rank and communicator (left out)", 1, str(line))
         return None
-    host, pid = str(metadata.get("hostname", "")), metadata.get("pid", 0)
+    host, pid = text(metadata.get("hostname")), whole(metadata.get("pid"), 0)
     member = Member(
         who=(host, pid) if pid else (host, pid, rank),
-        comm=_number(header.get("id")),
+        comm=(any_whole(header.get("id")) or 0) & (1 << 64) - 1,
         rank=rank,
         size=size,
-        name=str(header.get("comm_name", "")),
+        name=text(header.get("comm_name")),
     )
-    label = str(line[key].get(prefix, ""))
+    label = text(line[key].get(prefix))
     record = Record(
         member=member,
         kind=collective_kind(label) or "unknown",
         label=label,
         perf=perf,
         host=host,
-        dump_ns=_us(metadata.get("dump_timestamp_us")),
+        dump_ns=nanoseconds(metadata.get("dump_timestamp_us")),
     )
     _time(record, losses)
     return record
 
 
-def _number(text: Any) -> int:
-    try:
-        return int(str(text), 0) & (1 << 64) - 1
-    except ValueError:
-        return 0
-
-
-def _us(value: Any) -> int:
-    return round(value * 1000) if isinstance(value, int | float) and value > 0 else -1
-
-
 def _time(record: Record, losses: Losses) -> None:
-    record.dur_ns = _us(record.perf.get("exec_time_us"))
+    record.dur_ns = nanoseconds(record.perf.get("exec_time_us"))
     if record.dur_ns < 0:
         source = record.perf.get("timing_source")
         losses.add(
@@ -180,15 +170,15 @@ def _time(record: Record, losses: Losses) -> None:
         )
     trace = record.perf.get("event_trace_ts")
     if isinstance(trace, dict):
-        channels = [c for c in trace.get("kernel_events") or [] if isinstance(c, dict)]
-        begins = [_us(c.get("kernel_start_ts")) for c in channels]
+        channels = objects(trace.get("kernel_events"))
+        begins = [nanoseconds(c.get("kernel_start_ts")) for c in channels]
         losses.add("channel with a start of 0", sum(b < 0 for b in begins), record.label)
         losses.add(
             "channel with a stop of 0",
-            sum(_us(c.get("kernel_stop_ts")) < 0 for c in channels),
+            sum(nanoseconds(c.get("kernel_stop_ts")) < 0 for c in channels),
             record.label,
         )
-        known = [b for b in begins if b > 0] or [_us(trace.get("coll_start_ts"))]
+        known = [b for b in begins if b > 0] or [nanoseconds(trace.get("coll_start_ts"))]
         record.start_ns = min(known)
 
 
@@ -241,26 +231,24 @@ def _place(records: list[Record], losses: Losses) -> None:
 
 
 def _sn(record: Record) -> int:
-    number = record.perf.get("sn")
-    return number if isinstance(number, int) else -1
+    return whole(record.perf.get("sn"))
 
 
 def _operation(record: Record, row: int, group: int, members: list[int]) -> Operation:
     perf, member = record.perf, record.member
-    peer = perf.get("peer", -1)
-    size = perf.get("msg_size_bytes")
-    size = size if isinstance(size, int) else -1
-    channels = perf.get("n_channels", -1)
+    peer, channels = whole(perf.get("peer")), whole(perf.get("n_channels"))
+    size = whole(perf.get("msg_size_bytes"))
+    size = size if 0 <= size < 1 << 50 else -1
     meta = Metadata(
         group_name=hex(member.comm),
         group_size=member.size,
         group_rank=member.rank,
         seq=_sn(record),
         comm_id=member.comm,
-        peer=members[peer] if isinstance(peer, int) and 0 <= peer < len(members) else -1,
-        algorithm=str(perf.get("algo", "")),
-        protocol=str(perf.get("proto", "")),
-        channels=channels if isinstance(channels, int) else -1,
+        peer=members[peer] if 0 <= peer < len(members) else -1,
+        algorithm=text(perf.get("algo")),
+        protocol=text(perf.get("proto")),
+        channels=channels if 0 <= channels < 1 << 15 else -1,
         exec_ns=record.dur_ns,
     )
     is_recv = record.kind == "recv"

@@ -19,6 +19,7 @@ from foretrace.traces.collectives.sizes import fill_by_group_size
 from foretrace.traces.collectives.table import as_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.json_lines import json_lines
+from foretrace.traces.importers.loose import text, whole
 from foretrace.traces.importers.nccl_ranks import Member, Ranks, find_ranks
 from foretrace.traces.importers.nccl_records import (
     API,
@@ -112,6 +113,8 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
         elif event.what in (KERNEL, CHANNEL, LAUNCH):
             losses.add("event of an unknown device (left out)", 1, event.name)
     tables = [_tables(who, own, ranks) for who, own in by_device.items()]
+    if not tables:
+        raise TraceFormatError("none of its operations tells its rank and communicator")
     tables[0].info.dropped[:0] = losses.as_list()
     return tables
 
@@ -127,9 +130,9 @@ def _give_kernels_to_launchers(events: list[Event]) -> None:
 def _member(event: Event) -> Member | None:
     if event.who is None or not event.comm or event.rank < 0:
         return None
-    size = event.details.get("nranks", 0) if event.what == INIT else 0
-    name = str(event.details.get("commName", "")) if event.what == INIT else ""
-    return Member(event.who, event.comm, event.rank, int(size or 0), name)
+    size = whole(event.details.get("nranks"), 0) if event.what == INIT else 0
+    name = text(event.details.get("commName")) if event.what == INIT else ""
+    return Member(event.who, event.comm, event.rank, size, name)
 
 
 def _sizes(members: list[Member]) -> dict[int, int]:
@@ -269,7 +272,9 @@ def _columns(rows: list[Event]) -> dict[str, Any]:
         "start_ns": np.array([r.start_ns for r in rows], np.int64),
         "dur_ns": np.array([r.stop_ns - r.start_ns for r in rows], np.int64),
         "thread": [-1 if d else r.thread for d, r in zip(device, rows, strict=True)],
-        "device": [int(r.details.get("deviceId") or 0) if d else -1 for d, r in _each(rows)],
+        "device": [
+            max(whole(r.details.get("deviceId"), 0), 0) if d else -1 for d, r in _each(rows)
+        ],
         "stream": [_stream(r, comms[r.comm]) if d else -1 for d, r in _each(rows)],
         "correlation": [r.link for r in rows],
     }
@@ -285,31 +290,28 @@ def _name(event: Event) -> str:
 
 def _stream(event: Event, comm: int) -> int:
     """The stream as CUPTI names it; where it saw nothing, one for each communicator."""
-    stream = event.details.get("cuptiStream")
-    try:
-        return int(stream, 0) if isinstance(stream, str) else comm
-    except ValueError:
-        return comm
+    return whole(event.details.get("cuptiStream"), comm)
 
 
 def _operation(work: Work, place: Any, of_comm: dict[int, int], groups: list[Any]) -> Operation:
     event, details = work.event, work.event.details
-    dtype, width = _DTYPES.get(str(details.get("dtype", "")), ("", 0))
-    count = details.get("count")
-    size = count * width if isinstance(count, int) and width else -1
+    dtype, width = _DTYPES.get(text(details.get("dtype")), ("", 0))
+    count = whole(details.get("count"))
+    size = count * width if 0 <= count < 1 << 50 and width else -1
     kind = collective_kind(event.name) or "unknown"
     row = of_comm.get(event.comm, -1)
+    channels = whole(details.get("channels"))
     meta = Metadata(
         group_name=hex(event.comm),
         group_size=groups[row].size if row >= 0 else -1,
         group_rank=event.rank,
         dtype=dtype,
-        seq=int(details.get("seq", -1)),
+        seq=whole(details.get("seq")),
         comm_id=event.comm,
         peer=_peer(details, kind, groups[row].ranks if row >= 0 else []),
-        algorithm=str(details.get("algo", "")),
-        protocol=str(details.get("proto", "")),
-        channels=int(details.get("channels", -1)),
+        algorithm=text(details.get("algo")),
+        protocol=text(details.get("proto")),
+        channels=channels if 0 <= channels < 1 << 15 else -1,
         exec_ns=work.exec_ns,
     )
     operation = Operation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from foretrace.traces.groups import GroupTable
+from foretrace.traces.groups import GroupTable, ranks_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +35,28 @@ class Ranks:
         of: device -> global rank.
         world_size: ranks of the job; 0 unknown.
         rank_from: how the ranks were found.
-        comms: communicator -> its members by their number there.
+        comms: communicator -> its members by device.
     """
 
     of: dict[Hashable, int]
     world_size: int
     rank_from: str
-    comms: dict[int, dict[int, Member]] = field(default_factory=dict)
+    comms: dict[int, dict[Hashable, Member]] = field(default_factory=dict)
 
     def groups(self, who: Hashable) -> tuple[GroupTable, dict[int, int]]:
         """The groups of one device, and the row of each of its communicators."""
         table = GroupTable(self.world_size, self.of[who])
         rows = {}
         for comm, members in self.comms.items():
-            if who not in {m.who for m in members.values()}:
+            if who not in members:
                 continue
-            some = next(iter(members.values()))
-            known = [self.of[members[r].who] for r in range(some.size) if r in members]
-            if some.size == self.world_size:
-                known = list(range(some.size))
-            ranks = known if len(known) == some.size else []
-            rows[comm] = table.row(hex(comm), ranks, some.size, some.name)
+            own = members[who]
+            numbers = {m.rank: self.of[m.who] for m in members.values()}
+            known = [numbers[number] for number in sorted(numbers)]
+            if own.size == self.world_size:
+                known = ranks_from(0, own.size)
+            ranks = known if len(known) == own.size else []
+            rows[comm] = table.row(hex(comm), ranks, own.size, own.name)
         return table, rows
 
 
@@ -65,16 +66,18 @@ def find_ranks(members: Iterable[Member]) -> Ranks:
     Where several communicators are that large, or devices belong to none that is, the
     devices are numbered in order.
     """
-    comms: dict[int, dict[int, Member]] = {}
+    comms: dict[int, dict[Hashable, Member]] = {}
     everyone: dict[Hashable, None] = {}
     for member in members:
-        comms.setdefault(member.comm, {})[member.rank] = member
+        known = comms.setdefault(member.comm, {})
+        if member.name or member.who not in known:
+            known[member.who] = member
         everyone[member.who] = None
     largest = max((m.size for c in comms.values() for m in c.values()), default=0)
     worlds = [c for c in comms.values() if next(iter(c.values())).size == largest]
     if len(worlds) == 1:
         of = {m.who: m.rank for m in worlds[0].values()}
-        if len(of) == len(everyone):
+        if len(set(of.values())) == len(everyone):
             return Ranks(of, largest, "collectives", comms)
     of = {who: i for i, who in enumerate(sorted(everyone, key=str))}
     return Ranks(of, 0, "order", comms)

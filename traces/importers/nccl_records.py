@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from foretrace.traces.importers.loose import any_whole, members, nanoseconds, text, whole
 from foretrace.traces.salvage import Losses
 
 # What an event is.
@@ -94,12 +95,6 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def nanoseconds(microseconds: Any) -> int:
-    """A time in ns; -1 for one that is missing or 0, which stands for "never came"."""
-    ok = isinstance(microseconds, int | float) and microseconds > 0
-    return round(microseconds * 1000) if ok else -1
-
-
 def read_events(objects: Iterable[dict[str, Any]], losses: Losses) -> Iterator[Event]:
     """The events of either way of writing.
 
@@ -107,7 +102,7 @@ def read_events(objects: Iterable[dict[str, Any]], losses: Losses) -> Iterator[E
         objects: of the file.
         losses: takes note of what is left out.
     """
-    open_events: dict[tuple[str, Any, Any], Event] = {}
+    open_events: dict[tuple[str, str, str], Event] = {}
     operations: list[Event] = []
     for item in objects:
         if "ph" in item:
@@ -124,37 +119,36 @@ def read_events(objects: Iterable[dict[str, Any]], losses: Losses) -> Iterator[E
 
 
 def _line(item: dict[str, Any]) -> Event:
-    details = item.get("details") or {}
-    name = str(item["type"])
+    details = members(item.get("details"))
+    name = text(item["type"])
     if name == "ProfilerLifecycle":
-        name = str(item.get("func", ""))
-    start, stop = item.get("start") or {}, item.get("stop") or {}
-    link = item.get("extCorrId", -1)
+        name = text(item.get("func"))
+    start, stop = members(item.get("start")), members(item.get("stop"))
     return Event(
         what=_LINE_KINDS.get(name, OTHER),
-        name=str(item.get("name") or details.get("func") or name),
+        name=text(item.get("name")) or text(details.get("func")) or name,
         start_ns=nanoseconds(start.get("ts")),
         stop_ns=nanoseconds(stop.get("ts")),
-        thread=_integer(start.get("tid"), -1),
-        process=_integer(start.get("pid"), -1),
-        who=(start.get("pid"), item.get("gpuUuid")) if item.get("gpuUuid") else None,
-        comm=_integer(item.get("commId"), 0),
-        rank=_integer(item.get("rank"), -1),
-        address=str(item.get("eventAddr", "")),
-        parent=str(item.get("parentObj", "")),
-        link=_integer(link, -1),
+        thread=whole(start.get("tid"), -1),
+        process=whole(start.get("pid"), -1),
+        who=(whole(start.get("pid")), text(item["gpuUuid"])) if item.get("gpuUuid") else None,
+        comm=_communicator(item.get("commId")),
+        rank=whole(item.get("rank"), -1),
+        address=text(item.get("eventAddr")),
+        parent=text(item.get("parentObj")),
+        link=whole(item.get("extCorrId")),
         details={**details, "deviceId": item.get("deviceId"), "cuptiStream": item.get("stream")},
     )
 
 
 def _chrome(
     item: dict[str, Any],
-    open_events: dict[tuple[str, Any, Any], Event],
+    open_events: dict[tuple[str, str, str], Event],
     operations: list[Event],
     losses: Losses,
 ) -> Iterator[Event]:
-    category = str(item.get("cat", ""))
-    key = (category, item.get("name"), item.get("id"))
+    category = text(item.get("cat"))
+    key = (category, text(item.get("name")), text(item.get("id")))
     if item["ph"] == "e":
         event = open_events.pop(key, None)
         if event is None:
@@ -175,24 +169,24 @@ def _chrome(
 
 
 def _begin(item: dict[str, Any], category: str, operations: list[Event]) -> Event:
-    args = item.get("args") or {}
+    args = members(item.get("args"))
     what = _CHROME_KINDS.get(category, OTHER)
     if what == CHANNEL and item.get("name") != "KernelCh":
         what = OTHER
     event = Event(
         what=what,
-        name=str(item.get("name", "")),
+        name=text(item.get("name")),
         start_ns=nanoseconds(item.get("ts")),
         stop_ns=-1,
-        thread=_integer(item.get("tid"), -1),
-        process=_integer(item.get("pid"), -1),
-        comm=_integer(args.get("CommHash"), 0),
-        rank=_integer(args.get("Rank"), -1),
+        thread=whole(item.get("tid"), -1),
+        process=whole(item.get("pid"), -1),
+        comm=_communicator(args.get("CommHash")),
+        rank=whole(args.get("Rank"), -1),
         details={_CHROME_DETAILS.get(k, k): v for k, v in args.items()},
     )
     if what == OPERATION:
         event.address = f"{category}-{item.get('id')}"
-        event.who = (item.get("pid"), event.rank)
+        event.who = (whole(item.get("pid")), event.rank)
     elif operations:  # it lies between the two ends of the operation
         around = operations[-1]
         event.parent, event.who = around.address, around.who
@@ -200,8 +194,6 @@ def _begin(item: dict[str, Any], category: str, operations: list[Event]) -> Even
     return event
 
 
-def _integer(value: Any, absent: int) -> int:
-    try:
-        return int(value, 0) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError):
-        return absent
+def _communicator(value: Any) -> int:
+    """Id of a communicator: 64 bits without a sign."""
+    return (any_whole(value) or 0) & (1 << 64) - 1

@@ -6,17 +6,18 @@ import re
 from collections.abc import Mapping
 
 from foretrace.traces.importers.nsys import ranks_of_export
+from foretrace.traces.importers.nsys_rows import USED
 from foretrace.traces.importers.nsys_tables import ParquetTables
 from foretrace.traces.salvage import Losses
 from foretrace.traces.store import RankTables
 
 NAME = "Nsight Systems export (Parquet)"
 
-_TABLE = re.compile(r"(?:^|[/\\:])(?:StringIds|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\.parquet$")
+_TABLE = re.compile(r"(?:^|[/\\:])(" + "|".join(USED) + r")\.parquet$")
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """Whether a file is one table of an export, by its name."""
+    """Whether a file is one of the tables of an export that are read, by its name."""
     return head.startswith(b"PAR1") and bool(_TABLE.search(name))
 
 

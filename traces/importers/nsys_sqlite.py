@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.nsys import ranks_of_export
 from foretrace.traces.importers.nsys_tables import SqliteTables
 from foretrace.traces.salvage import Losses
@@ -43,7 +42,5 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
         tables = SqliteTables(path, losses)
         try:
             return ranks_of_export(tables, losses)
-        except OverflowError as error:
-            raise TraceFormatError(f"damaged SQLite file ({error})") from None
         finally:
             tables.close()

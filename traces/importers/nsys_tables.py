@@ -7,7 +7,8 @@ table or column that is missing reads as "absent".
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,26 +23,39 @@ from foretrace.traces.salvage import Losses
 I64 = NDArray[np.int64]
 ABSENT = -1
 
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError, OverflowError)  # of names inside the file, too
 _ROWS = 1 << 16  # fetched at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of one table, all of one length.
+
+    Attributes:
+        numbers: by name, shape ``(rows,)``.
+        texts: by name.
+    """
+
+    numbers: dict[str, I64]
+    texts: dict[str, list[str]]
 
 
 class Tables(Protocol):
     """The tables of one export."""
 
-    def names(self) -> set[str]:
-        """Tables that are there."""
-        ...
-
     def columns(self, table: str) -> set[str]:
         """Columns of a table, none if it is not there."""
         ...
 
-    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
-        """Columns as numbers of shape ``(rows,)``; :data:`ABSENT` where there is none."""
-        ...
+    def read(self, table: str, numbers: Sequence[str], texts: Sequence[str] = ()) -> Columns:
+        """Columns of a table; none of it has rows if it is not there.
 
-    def texts(self, table: str, column: str) -> list[str]:
-        """A column as texts, empty where there is none."""
+        Args:
+            table: name.
+            numbers: columns wanted as numbers, :data:`ABSENT` where there is none.
+            texts: columns wanted as texts, empty where there is none.
+        """
         ...
 
 
@@ -69,7 +83,7 @@ class SqliteTables:
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
             ).fetchall()
             self._names = {str(name) for (name,) in rows}
-        except sqlite3.DatabaseError as error:
+        except _DAMAGE as error:
             self.close()
             raise TraceFormatError(f"damaged SQLite file ({error})") from None
 
@@ -77,48 +91,44 @@ class SqliteTables:
         """Let go of the file."""
         self._db.close()
 
-    def names(self) -> set[str]:
-        """Tables that are there."""
-        return self._names
-
     def columns(self, table: str) -> set[str]:
         """Columns of a table, none if it is not there."""
         if table not in self._names:
             return set()
-        return {str(row[1]) for row in self._rows(f"PRAGMA table_info({_quoted(table)})", table)}
+        rows = self._rows(f"PRAGMA table_info({_quoted(table)})", table)
+        return {str(row[1]) for part in rows for row in part}
 
-    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
-        """Columns as numbers of shape ``(rows,)``; ``ABSENT`` where there is none."""
+    def read(self, table: str, numbers: Sequence[str], texts: Sequence[str] = ()) -> Columns:
+        """Columns of a table, see :class:`Tables`; both kinds come from the same rows."""
         here = self.columns(table)
         asked = [
             f"ifnull(CAST({_quoted(c)} AS INTEGER), {ABSENT})" if c in here else str(ABSENT)
-            for c in columns
+            for c in numbers
         ]
-        rows = self._select(", ".join(asked), table) if here else []
-        parts = [np.array(rows[i : i + _ROWS], np.int64) for i in range(0, len(rows), _ROWS)]
-        grid = np.concatenate(parts) if parts else np.zeros((0, len(columns)), np.int64)
-        return {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(columns)}
+        asked += [f"CAST(ifnull({_quoted(c)}, '') AS TEXT)" if c in here else "''" for c in texts]
+        query = f"SELECT {', '.join(asked)} FROM {_quoted(table)}"  # noqa: S608 (quoted)
+        count = len(numbers)
+        grids = [np.zeros((0, count), np.int64)]
+        words: list[list[str]] = [[] for _ in texts]
+        for rows in self._rows(query, table) if here else ():
+            values = np.array([r[:count] for r in rows], np.int64)
+            grids.append(values.reshape(len(rows), count))
+            for i, column in enumerate(words, start=count):
+                column += [str(r[i]) for r in rows]
+        grid = np.concatenate(grids)
+        return Columns(
+            {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(numbers)},
+            dict(zip(texts, words, strict=True)),
+        )
 
-    def texts(self, table: str, column: str) -> list[str]:
-        """A column as texts, empty where there is none."""
-        here = self.columns(table)
-        what = f"CAST(ifnull({_quoted(column)}, '') AS TEXT)" if column in here else "''"
-        rows = self._select(what, table) if here else []
-        return [str(text) for (text,) in rows]
-
-    def _select(self, what: str, table: str) -> list[Any]:
-        return self._rows(f"SELECT {what} FROM {_quoted(table)}", table)  # noqa: S608 (quoted)
-
-    def _rows(self, query: str, table: str) -> list[Any]:
-        """All rows, or those before the place where the file is damaged."""
-        rows: list[Any] = []
+    def _rows(self, query: str, table: str) -> Iterator[list[Any]]:
+        """All rows in blocks, or those before the place where the file is damaged."""
         try:
             cursor = self._db.execute(query)
             while part := cursor.fetchmany(_ROWS):
-                rows += part
-        except sqlite3.DatabaseError as error:
+                yield part
+        except _DAMAGE as error:
             self._losses.add(f"table {table} is damaged (rows before that kept)", 1, str(error))
-        return rows
 
 
 def _quoted(name: str) -> str:
@@ -134,39 +144,47 @@ class ParquetTables:
     """
 
     def __init__(self, files: Mapping[str, bytes], losses: Losses) -> None:
-        self._tables: dict[str, pa.Table] = {}
+        self._losses = losses
+        self._files: dict[str, pq.ParquetFile] = {}
         for name, data in files.items():
             table = name.replace("\\", "/").rsplit("/", 1)[-1].split(".", 1)[0]
             try:
-                self._tables[table] = pq.read_table(pa.BufferReader(data), use_threads=False)
-            except (pa.ArrowException, OSError) as error:
-                losses.add(f"file of table {table} is damaged (left out)", 1, str(error))
-
-    def names(self) -> set[str]:
-        """Tables that are there."""
-        return set(self._tables)
+                self._files[table] = pq.ParquetFile(pa.BufferReader(data))
+            except _UNREADABLE as error:
+                self._note(table, error)
 
     def columns(self, table: str) -> set[str]:
         """Columns of a table, none if it is not there."""
-        return set(self._tables[table].column_names) if table in self._tables else set()
+        return set(self._files[table].schema_arrow.names) if table in self._files else set()
 
-    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
-        """Columns as numbers of shape ``(rows,)``; ``ABSENT`` where there is none."""
+    def read(self, table: str, numbers: Sequence[str], texts: Sequence[str] = ()) -> Columns:
+        """Columns of a table, see :class:`Tables`."""
         here = self.columns(table)
-        rows = len(self._tables[table]) if here else 0
-        return {
-            c: _integers(self._tables[table][c]) if c in here else np.full(rows, ABSENT, np.int64)
-            for c in columns
-        }
+        found = self._table(table, [c for c in dict.fromkeys((*numbers, *texts)) if c in here])
+        rows, here = len(found), set(found.column_names)
+        return Columns(
+            {c: _integers(found[c]) if c in here else np.full(rows, ABSENT) for c in numbers},
+            {c: _words(found[c]) if c in here else [""] * rows for c in texts},
+        )
 
-    def texts(self, table: str, column: str) -> list[str]:
-        """A column as texts, empty where there is none."""
-        if table not in self._tables:
-            return []
-        if column not in self.columns(table):
-            return [""] * len(self._tables[table])
-        values: Iterable[Any] = self._tables[table][column].to_pylist()
-        return ["" if v is None else str(v) for v in values]
+    def _table(self, table: str, columns: list[str]) -> pa.Table:
+        try:
+            if columns:
+                return self._files[table].read(columns=columns, use_threads=False)
+        except _UNREADABLE as error:
+            self._note(table, error)
+        return pa.table({})
+
+    def _note(self, table: str, error: Exception) -> None:
+        self._losses.add(f"file of table {table} is damaged (left out)", 1, str(error))
+
+
+def _words(column: pa.ChunkedArray) -> list[str]:
+    try:
+        return ["" if v is None else str(v) for v in column.to_pylist()]
+    except UnicodeDecodeError:
+        plain = column.cast(pa.string()).cast(pa.binary())
+        return [(v or b"").decode("utf-8", "replace") for v in plain.to_pylist()]
 
 
 def _integers(column: pa.ChunkedArray) -> I64:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from foretrace.traces import arrow
-from foretrace.traces.importers.tables import TIMES_LABEL, counts_of, event_table, span_of, table_of
+from foretrace.traces.importers.tables import counts_of, event_table, span_of, table_of
 from foretrace.traces.manifest import Dropped, GroupInfo, RankInfo, StepInfo
 from foretrace.traces.store import RankTables
 
@@ -92,60 +92,47 @@ def one_clock(step: I64, start_ns: I64, end_ns: I64) -> tuple[I64, bool]:
     return offset, True
 
 
-def rank_tables(
-    ops: Operations, messages: Messages | None, info: RankInfo, dropped: list[Dropped]
-) -> list[RankTables]:
+def rank_tables(ops: Operations, messages: Messages | None, info: RankInfo) -> list[RankTables]:
     """The tables of each rank.
 
     Args:
         ops: all operations.
         messages: which of them communicate.
-        info: what holds for all ranks.
-        dropped: what the tables do not hold, noted with the first rank.
+        info: what holds for all ranks; what the tables lack is noted with the first one only.
     """
     offset, laid_out = one_clock(ops.step, ops.start_ns, ops.start_ns + ops.dur_ns)
     start = ops.start_ns + offset
-    found = []
-    for rank in np.unique(ops.rank).tolist():
-        rows = np.flatnonzero(ops.rank == rank)
-        found.append(_one_rank(ops, messages, rank, rows, start, info, laid_out))
-    found[0].info.dropped = [*dropped, *found[0].info.dropped]
+    ranks = np.unique(ops.rank).tolist()
+    found = [_one_rank(ops, messages, rank, start) for rank in ranks]
+    for tables in found:
+        own = tables.info
+        if laid_out:
+            own.dropped.append(Dropped(reason=STEPS_LAID_OUT, count=len(own.steps)))
+        own.world_size, own.rank_from = info.world_size, info.rank_from
+        own.layout = dict(info.layout)
+        own.labels = dict(info.labels) | ({"steps": "laid out"} if laid_out else {})
+    found[0].info.dropped[:0] = info.dropped
     return found
 
 
-def _one_rank(
-    ops: Operations,
-    messages: Messages | None,
-    rank: int,
-    rows: I64,
-    start: I64,
-    info: RankInfo,
-    laid_out: bool,
-) -> RankTables:
+def _one_rank(ops: Operations, messages: Messages | None, rank: int, start: I64) -> RankTables:
+    rows = np.flatnonzero(ops.rank == rank)
     steps = _steps(ops.step[rows], start[rows], start[rows] + ops.dur_ns[rows])
     calls = messages.row[np.isin(messages.row, rows)] if messages else np.zeros(0, np.int64)
     events, place = event_table(_columns(ops, rows, calls, start, steps))
-    dropped = [Dropped(reason="step mark made from the rows of the step", count=len(steps))]
-    if laid_out:
-        dropped.append(Dropped(reason=STEPS_LAID_OUT, count=len(steps)))
-    own = RankInfo(
+    info = RankInfo(
         rank=rank,
-        world_size=info.world_size,
-        rank_from=info.rank_from,
         groups=messages.groups if messages else [],
         steps=steps,
         span_ns=span_of(events),
         counts=counts_of(events),
-        dropped=dropped,
-        detail="light",
-        layout=dict(info.layout),
-        labels={**info.labels, **({TIMES_LABEL: "steps laid out"} if laid_out else {})},
+        dropped=[Dropped(reason="step mark made from the rows of the step", count=len(steps))],
     )
     if messages is None:
-        return RankTables(own, events, table_of("collectives", {"p2p": np.zeros(0, np.bool_)}))
+        return RankTables(info, events, table_of("collectives", {"p2p": np.zeros(0, np.bool_)}))
     work = place[np.searchsorted(rows, calls)]
     issued = place[len(rows) : len(rows) + len(calls)]
-    return RankTables(own, events, _collectives(messages, rank, calls, work, issued))
+    return RankTables(info, events, _collectives(messages, rank, calls, work, issued))
 
 
 def _steps(step: I64, start: I64, end: I64) -> list[StepInfo]:

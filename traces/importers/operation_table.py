@@ -38,7 +38,8 @@ def sniff(head: bytes, name: str) -> bool:
     """Whether a file is a table that has the columns which every operation table has."""
     del name
     line = head.lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0]
-    shown = head if head.startswith(b"PAR1") else line if b"," in line or b"\t" in line else b""
+    is_text = (b"," in line or b"\t" in line) and line[:1] not in (b"{", b"[")
+    shown = head if head.startswith(b"PAR1") else line if is_text else b""
     return all(column in shown for column in _COLUMNS)
 
 
@@ -65,9 +66,9 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
         world_size=size if len(np.unique(rank)) == size else 0,
         rank_from=where,
         layout={k: v for k, v in (("dp", table.layout.dp), ("pp", table.layout.pp)) if v > 0},
+        dropped=[Dropped(reason=p, count=1) for p in table.problems],
     )
-    problems = [Dropped(reason=p, count=1) for p in table.problems]
-    return rank_tables(ops, _messages(table, rank, ops.start_ns), info, problems)
+    return rank_tables(ops, _messages(table, rank), info)
 
 
 def _ranks(table: OpTable) -> tuple[I64, str]:
@@ -112,7 +113,7 @@ def _threads(table: OpTable) -> I64:
     return threads
 
 
-def _messages(table: OpTable, rank: I64, start_ns: I64) -> Messages:
+def _messages(table: OpTable, rank: I64) -> Messages:
     """Groups, peers and numbers of the rows that communicate."""
     of_place = dict(
         zip(zip(table.dp.tolist(), table.stage.tolist(), strict=True), rank.tolist(), strict=True)
@@ -125,28 +126,34 @@ def _messages(table: OpTable, rank: I64, start_ns: I64) -> Messages:
     peer_stage = (table.stage[row] + onward) % table.layout.pp
     peers = zip(table.dp[row].tolist(), peer_stage.tolist(), strict=True)
     peer = np.array([of_place.get(p, -1) for p in peers], np.int64)
-    groups: dict[tuple[int, ...], int] = {}
-    infos: list[GroupInfo] = []
-    group = np.empty(len(row), np.int64)
-    kinds = np.stack([table.role[row], table.dp[row], table.stage[row]], axis=1)
-    used, inverse = np.unique(kinds, axis=0, return_inverse=True)
-    codes = []
-    for role, dp, stage in used.tolist():
-        name, members = _members(Role(role), dp, stage, of_place)
-        if members not in groups:
-            groups[members] = len(infos)
-            ranks = list(members)
-            infos.append(GroupInfo(name=name, description=name, ranks=ranks, size=len(ranks)))
-        codes.append(groups[members])
-    group = np.array(codes, np.int64)[inverse.reshape(-1)] if len(row) else group
+    groups, group = _groups(table, row, of_place)
     return Messages(
         row=row,
         kind=[_KINDS[Role(r)] for r in table.role[row].tolist()],
         peer=np.where(transfer, peer, -1),
         group=group,
-        seq=_numbers(row, (rank[row], group, table.op[row]), start_ns),
-        groups=infos,
+        seq=_numbers((rank[row], group, table.op[row])),
+        groups=groups,
     )
+
+
+def _groups(
+    table: OpTable, row: I64, of_place: dict[tuple[int, int], int]
+) -> tuple[list[GroupInfo], I64]:
+    """All groups, and the one that each row's operation belongs to."""
+    places = np.stack([table.role[row], table.dp[row], table.stage[row]], axis=1)
+    used, inverse = np.unique(places, axis=0, return_inverse=True)
+    known: dict[tuple[int, ...], int] = {}
+    infos: list[GroupInfo] = []
+    codes = []
+    for role, dp, stage in used.tolist():
+        name, members = _members(Role(role), dp, stage, of_place)
+        if members not in known:
+            known[members] = len(infos)
+            ranks = list(members)
+            infos.append(GroupInfo(name=name, description=name, ranks=ranks, size=len(ranks)))
+        codes.append(known[members])
+    return infos, np.array(codes, np.int64)[inverse.reshape(-1)]
 
 
 def _members(
@@ -167,17 +174,14 @@ def _those(of_place: dict[tuple[int, int], int], wanted: Any) -> tuple[int, ...]
     return tuple(sorted(rank for place, rank in of_place.items() if wanted(*place)))
 
 
-def _numbers(row: I64, keys: tuple[Any, ...], start_ns: I64) -> I64:
-    """Number of each operation among those with the same keys, by row order (time)."""
-    del start_ns  # rows are sorted by step and start already
-    order = np.lexsort((row, *keys))
-    same = np.ones(len(row), np.bool_)
+def _numbers(keys: tuple[NDArray[Any], ...]) -> I64:
+    """Number of each row among those before it that have the same keys."""
+    count = len(keys[0])
+    order = np.lexsort((np.arange(count), *keys))
+    changes = np.zeros(count, np.bool_)
     for key in keys:
-        ranked = key[order]
-        same[1:] &= ranked[1:] == ranked[:-1]
-    same[:1] = False
-    count = np.arange(len(row))
-    heads = np.maximum.accumulate(np.where(~same, count, 0))
-    numbers = np.empty(len(row), np.int64)
-    numbers[order] = count - heads
+        changes[1:] |= np.diff(key[order]) != 0
+    head = np.maximum.accumulate(np.where(changes, np.arange(count), 0))
+    numbers = np.empty(count, np.int64)
+    numbers[order] = np.arange(count) - head
     return numbers

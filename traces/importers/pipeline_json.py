@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from foretrace.traces.errors import TraceFormatError
+from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
 from foretrace.traces.importers.operation_ranks import WORK_THREAD, Operations, rank_tables
 from foretrace.traces.importers.ranks import rank_of_name
 from foretrace.traces.manifest import RankInfo
@@ -44,19 +44,26 @@ def read_bundle(files: Mapping[str, bytes]) -> list[RankTables]:
 
     Raises:
         TraceFormatError: no file holds whole passes.
+        IncompleteTraceError: two files are of one rank.
     """
     losses = Losses()
     layout: dict[str, int] = {}
     world = 0
+    sources: dict[int, str] = {}
     rows: list[tuple[int, int, int, int, float, float]] = []
-    memory: dict[str, str] = {}
     for position, (name, data) in enumerate(sorted(files.items())):
         content = _decoded(name, data, losses)
         if _CONFIG.search(name):
             layout, world = _layout(content)
             continue
         rank = rank_of_name(name)
-        rows += _rows(rank if rank >= 0 else position, content, name, losses)
+        rank = rank if rank >= 0 else position
+        if rank in sources:
+            raise IncompleteTraceError(
+                f"two files of rank {rank}: {sources[rank]} and {name}; give only one of them"
+            )
+        sources[rank] = name
+        rows += _rows(rank, content, name, losses)
     if not rows:
         raise TraceFormatError("it holds no passes that begin and end")
     columns = np.array(rows, np.float64).T
@@ -74,8 +81,14 @@ def read_bundle(files: Mapping[str, bytes]) -> list[RankTables]:
         detail=detail,
         details=tuple(f'{{"micro_batch":{m}}}' for m in used.tolist()),
     )
-    info = RankInfo(rank=0, world_size=world, rank_from="file name", layout=layout, labels=memory)
-    return rank_tables(ops, None, info, losses.as_list())
+    info = RankInfo(
+        rank=0,
+        world_size=world,
+        rank_from="file name",
+        layout=layout,
+        dropped=losses.as_list(),
+    )
+    return rank_tables(ops, None, info)
 
 
 def _decoded(name: str, data: bytes, losses: Losses) -> dict[str, Any]:
@@ -103,7 +116,7 @@ def _rows(
     """(rank, step, pass, micro-batch, start ms, end ms) of each pass."""
     rows = []
     for key, step in content.items():
-        if not key.isdigit() or not isinstance(step, dict):
+        if not key.isdigit() or len(key) > 9 or not isinstance(step, dict):
             losses.add("entry that is no step (left out)", 1, f"{name}: {key}")
             continue
         for code, word in enumerate(_PASSES):

@@ -227,7 +227,7 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
         buf: the text.
         p: position inside the array, outside of any object.
         end: where the text in ``buf`` ends.
-        out: one column per event is written here, shape ``(WIDTH, capacity)``.
+        out: one row per event is written here, shape ``(capacity, WIDTH)``.
         python: read the frames of Python functions too; else only their flag is set.
 
     Returns:
@@ -247,13 +247,13 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
             return n, p + 1, CLOSED
         elif c != OPEN:
             return n, p, DAMAGED
-        elif n == out.shape[1]:
+        elif n == len(out):
             return n, p, FULL
         else:
-            stop = _scan_event(buf, p, end, out[:, n], python)
+            stop = _scan_event(buf, p, end, out[n], python)
             if stop < 0:
                 cut = stop == CUT and end - p <= MAX_EVENT_BYTES
                 return n, p, MORE if cut else DAMAGED
-            out[STOP, n] = stop
+            out[n, STOP] = stop
             n += 1
             p = stop

@@ -7,7 +7,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from typing import Any, BinaryIO
 
 import fsspec
@@ -51,6 +51,12 @@ class Source:
     def name(self) -> str:
         """What to call it in messages."""
         return f"{self.path}:{self.member}" if self.member else self.path
+
+    @property
+    def label(self) -> str:
+        """What to call it in results: several files by their folder."""
+        folder = self.name.rpartition("/")[0]
+        return f"{folder or '.'} ({len(self.parts)} files)" if self.parts else self.name
 
 
 @dataclass(slots=True)
@@ -180,21 +186,23 @@ def _members(source: Source) -> Iterator[tuple[Source, bytes]]:
         for member in tar:
             content = tar.extractfile(member) if member.isfile() else None
             if content is not None and not _is_hidden(member.name):
-                head = _head(content)
+                head = _head(content, seekable=False)
                 yield Source(source.path, member.name, member.size), head
 
 
 def read_head(source: Source) -> bytes:
     """The first bytes of a file, uncompressed."""
     with fsspec.open(source.path, "rb") as file:
-        return _head(file)
+        return _head(file, seekable=True)
 
 
-def _head(file: Any) -> bytes:
+def _head(file: Any, seekable: bool) -> bytes:
     """The first bytes of an open file, and the last ones of a format that says there what it is."""
     head = file.read(HEAD_BYTES)
     if not head.startswith(TOLD_AT_THE_END):
         return _unzipped_head(head)
+    if seekable:
+        file.seek(max(file.seek(0, SEEK_END) - HEAD_BYTES, HEAD_BYTES))
     tail = b""
     while chunk := file.read(CHUNK_BYTES):
         tail = (tail + chunk)[-HEAD_BYTES:]

@@ -64,7 +64,7 @@ class EventStream:
         self._chunks = iter(chunks)
         self._losses = losses
         self._python = python
-        self._out = np.empty((keys.WIDTH, CAPACITY), np.int64)
+        self._out = np.empty((CAPACITY, keys.WIDTH), np.int64)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in file order; a block is valid until the next one is asked for.
@@ -78,11 +78,13 @@ class EventStream:
         while not self.closed and (more or position < len(text)):
             n, position, state = self._scan(text, position)
             if n:
-                yield Block(json_text.as_array(text), self._out[:, :n].copy())
+                yield Block(json_text.as_array(text), self._out[:n].copy().T)
             if state == json_text.CLOSED and more and len(text) - position < _KEPT_BYTES:
                 text, position, more = self._refill(text, position - 1)  # see what follows
             elif state == json_text.CLOSED and _GOES_ON.match(text, position):
-                self._losses.add("bracket in the midst of the events", 1, bytes(text[position:][:200]))
+                self._losses.add(
+                    "bracket in the midst of the events", 1, bytes(text[position:][:200])
+                )
             elif state == json_text.CLOSED:
                 self.closed = True
             elif state == json_text.MORE and not more and position < len(text):
@@ -126,16 +128,16 @@ class EventStream:
         """Mend the damaged event at ``position`` or leave it out.
 
         Returns:
-            The event if it could only be mended apart, and where to go on from.
+            The event if it could be mended, and where to go on from.
         """
         following = next_event(text, position + 1)
         stop = following if following > 0 else len(text)
         damaged = bytes(text[position:stop])
         text[position:stop] = blank_control_bytes(damaged)
-        n, _ = self._scan_one(text, position, stop)
+        n, row = self._scan_one(text, position, stop)
         if n:
             self._losses.add("control bytes in a text made blanks (kept)", 1, damaged)
-            return None, position
+            return Block(json_text.as_array(text), row), int(row[keys.STOP, 0])
         go_on = following if following > 0 else max(position + 1, len(text) - _KEPT_BYTES)
         mended = mend(damaged) if damaged.count(_PHASE_KEY) == 1 else None
         if mended is None:
@@ -146,9 +148,9 @@ class EventStream:
         return (Block(json_text.as_array(mended), row) if n else None), go_on
 
     def _scan_one(self, text: bytes | bytearray, start: int, stop: int) -> tuple[int, scan.I64]:
-        row = np.empty((keys.WIDTH, 1), np.int64)
+        row = np.empty((1, keys.WIDTH), np.int64)
         n, _, _ = scan.scan_events(json_text.as_array(text), start, stop, row, True)
-        return int(n), row
+        return int(n), row.T
 
     def _enter(self, text: bytearray) -> int:
         """Read up to the array of events; the position inside it."""

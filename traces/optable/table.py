@@ -107,6 +107,13 @@ def read_content(content: bytes, name: str) -> OpTable:
 
 
 def _parsed(path: Path, table: pa.Table, layout: TableLayout) -> OpTable:
+    try:
+        return _from_columns(path, table, layout)
+    except UnicodeDecodeError as error:
+        raise TraceFormatError(f"{path}: holds text that is no UTF-8 ({error})") from None
+
+
+def _from_columns(path: Path, table: pa.Table, layout: TableLayout) -> OpTable:
     _check_columns(path, table, layout)
     columns = {name: _numbers(path, table, name) for name in ("step", *_TIMES)}
     columns |= {
@@ -133,7 +140,7 @@ def _load(path: Path, file: Any) -> pa.Table:
         opened = parquet.ParquetFile(file)
         wanted = [n for n in (*_NEEDED, *_PLACE, *_OPTIONAL) if n in opened.schema_arrow.names]
         return opened.read(columns=wanted)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise TraceFormatError(
             f"{path}: cannot be read as an operation table (Parquet or CSV): {reason}"

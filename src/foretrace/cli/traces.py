@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,19 +24,37 @@ def import_command(
     out: Annotated[
         str, typer.Option("--output", "-o", metavar="NAME.trace", help="Trace set to write.")
     ],
+    *,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes; one per CPU by default.")
     ] = None,
+    executor: Annotated[
+        str,
+        typer.Option("--executor", metavar="dask://HOST:PORT", help="Let a dask cluster do it."),
+    ] = "",
+    classes: Annotated[
+        str,
+        typer.Option(
+            "--classes",
+            metavar="FILE.toml",
+            envvar="FORETRACE_CLASSES",
+            help="Your own rules which kernels communicate; asked before the built-in ones.",
+        ),
+    ] = "",
     python: Annotated[
         bool, typer.Option("--python", help="Keep the frames of Python functions.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Turn profiler traces into one trace set; an older one of that name is replaced."""
+    from foretrace.traces.classify import CLASSES_VARIABLE, table
     from foretrace.traces.importers.job import import_paths
 
+    if classes:
+        table(classes)  # a fault in it is better told now
+        os.environ[CLASSES_VARIABLE] = os.path.abspath(classes)  # noqa: PTH100
     with _progress(show=not as_json and sys.stderr.isatty()) as watch:
-        report = import_paths(paths, out, jobs=jobs, python=python, watch=watch)
+        report = import_paths(paths, out, jobs=jobs, executor=executor, python=python, watch=watch)
     if as_json:
         print_json(_as_json(report))
     else:

@@ -139,7 +139,7 @@ def mixed(rank: int, _world: int, out: Path) -> None:
 
 
 def _killed(rank: int, victim: int, out: Path) -> None:
-    with profile(out / "run.trace", wait=0, warmup=1, active=2, timeout_s=4) as prof:
+    with profile(out / "run.trace", wait=0, warmup=1, active=2, timeout_s=15) as prof:
         for step in range(4):
             torch.ones(8).sum()
             if step == 2:
