@@ -184,3 +184,10 @@ def test_one_changed_byte(at: int, value: int) -> None:
 def test_floats_and_short_forms() -> None:
     data = b"\x80\x02(" + b"G" + struct.pack(">d", 2.5) + b"F1e3\nI01\nI00\nL12L\nU\x02hit."
     assert load_plain(data) == (2.5, 1000.0, True, False, 12, "hi")
+
+
+@pytest.mark.parametrize("line", [b"--6", b"-", b"", b"1-2", b"6LL"])
+def test_numbers_that_are_none(line: bytes) -> None:
+    for code in (b"I", b"L", b"p"):
+        with pytest.raises(TraceFormatError):
+            load_plain(b"\x80\x02N" + code + line + b"\n.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from foretrace.traces.classify import classify, collective_kind
+from foretrace.traces.collectives.copies import copy_engine_work
 from foretrace.traces.collectives.inputs import metadata_of_inputs
 from foretrace.traces.collectives.model import I64, EventView, Metadata, Operation
 from foretrace.traces.collectives.p2p import fill_p2p
@@ -18,7 +19,7 @@ _OPERATOR_MARKS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 
 
 def kernel_operations(events: EventView, metadata: dict[int, Metadata]) -> list[Operation]:
-    """One operation per communication kernel, in issue order.
+    """One operation per communication kernel or copy-engine collective, in issue order.
 
     Args:
         events: the rank's events.
@@ -32,18 +33,19 @@ def kernel_operations(events: EventView, metadata: dict[int, Metadata]) -> list[
     communicates[distinct] = classes.communicates
     kind_of = dict(zip(distinct.tolist(), classes.kind, strict=True))
     work = kernels[communicates[codes[kernels]]]
-    if not len(work):
-        return []
     launch = launch_rows(
         events.correlation,
         events.is_kind("runtime"),
         events.is_kind("kernel", "memcpy", "memset"),
-    )[work]
-    work, launch = _issue_order(events, work, launch)
+    )
+    work = np.concatenate([work, copy_engine_work(events, metadata, launch, work)])
+    if not len(work):
+        return []
+    work, launch = _issue_order(events, work, launch[work])
     hosts = _host_rows(events, work, launch)
     operations = []
     for w, at, host in zip(work.tolist(), launch.tolist(), hosts.tolist(), strict=True):
-        operation = _operation(events, metadata, kind_of[int(codes[w])], w, host)
+        operation = _operation(events, metadata, kind_of.get(int(codes[w]), ""), w, host)
         operation.launch = at
         operations.append(operation)
     fill_p2p(events, operations)

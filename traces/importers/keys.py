@@ -59,6 +59,10 @@ _TOP |= {"pid": TO_INTEGER, "tid": TO_INTEGER, "name": TO_TEXT, "cat": TO_TEXT}
 _IN_ARGS = dict.fromkeys(INTEGERS[2:], TO_INTEGER) | dict.fromkeys(TEXTS[2:], TO_TEXT)
 _IN_ARGS |= {"Collective name": TO_MARK}
 
+_ALSO_CALLED = {"Physic Stream Id": "stream", "Stream Id": "stream"}
+"""Keys of NPU profilers, and what they are here."""
+_IN_ARGS |= dict.fromkeys(_ALSO_CALLED, TO_INTEGER)
+
 
 LONGEST = 40
 """Keys from this length on are never kept."""
@@ -87,7 +91,7 @@ def _key_table(*levels: dict[str, int]) -> tuple[U8, I64, I64]:
                 if keys[key] == TO_TIME:
                     column = TS if key == "ts" else DUR
                 elif keys[key] == TO_INTEGER:
-                    column = FIRST_INTEGER + INTEGERS.index(key)
+                    column = FIRST_INTEGER + INTEGERS.index(_ALSO_CALLED.get(key, key))
                 elif keys[key] == TO_TEXT:
                     column = FIRST_TEXT + 2 * TEXTS.index(key)
                 rows.append((_first_bytes(key.encode()), len(text), keys[key], column))

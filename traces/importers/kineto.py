@@ -96,6 +96,11 @@ _COLUMN_OF_KEY = {
     "wait_on_cuda_event_record_corr_id": "wait_correlation",
     "Record function id": "rf_id",
 }
+_NPU_TASKS = (
+    (re.compile(r"(?:event|notify)_?(?:wait|record|reset)", re.IGNORECASE), "sync"),
+    (re.compile(r"memcpy|sdma", re.IGNORECASE), "memcpy"),
+    (re.compile(""), "kernel"),
+)
 MOST_DEVICES = 1 << 16
 """Larger numbers are process ids or damage."""
 _ON_DEVICE = ("kernel", "memcpy", "memset", "sync", "gpu_annotation")
@@ -193,6 +198,7 @@ def _kinds(columns: dict[str, Any], losses: Losses) -> NDArray[np.int8]:
     category: Coded = columns.pop("cat")
     codes = [_CODE[_KIND_OF_CATEGORY.get(c.lower(), "other")] for c in category.values]
     kind = np.array(codes, np.int8)[category.codes]
+    _name_npu_tasks(kind, category, columns)
     unknown = np.array([c.lower() not in _KIND_OF_CATEGORY for c in category.values])
     if unknown[category.codes].any():
         placed = (columns["device"] >= 0) & (columns["stream"] >= 0)
@@ -201,6 +207,17 @@ def _kinds(columns: dict[str, Any], losses: Losses) -> NDArray[np.int8]:
     is_mark = columns["name"].marked(lambda name: step_of_name(name) >= 0)
     kind[is_mark & (kind == _CODE["host_op"])] = _CODE["annotation"]
     return kind
+
+
+def _name_npu_tasks(kind: NDArray[np.int8], category: Coded, columns: dict[str, Any]) -> None:
+    """NPU profilers give no categories: what lies on a stream is a task of the device."""
+    tasks = (category.codes == 0) & (columns["stream"] != ABSENT)
+    if not tasks.any():
+        return
+    for pattern, word in _NPU_TASKS:
+        named = tasks & columns["name"].marked(lambda name, p=pattern: bool(p.match(name)))
+        kind[named] = _CODE[word]
+        tasks &= ~named
 
 
 def _note_unknown(

@@ -117,7 +117,7 @@ def _written(line: bytes) -> Any:
     if line in (b"00", b"01"):
         return line == b"01"
     digits = line.removesuffix(b"L")
-    if len(digits) > _DIGITS or not digits.lstrip(b"-").isdigit():
+    if len(digits) > _DIGITS or not digits.removeprefix(b"-").isdigit():
         raise TraceFormatError(f"the pickle holds no number where one is due: {line[:20]!r}")
     return int(digits)
 
