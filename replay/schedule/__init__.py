@@ -1,0 +1,1 @@
+"""Pipeline schedules: who works on which micro-batch when."""
