@@ -8,6 +8,7 @@ import numpy as np
 
 from foretrace.replay.cluster import Cluster
 from foretrace.replay.costs.collectives.cost import Collectives
+from foretrace.replay.costs.gemm import has_peak, peak_flops
 from foretrace.replay.costs.kernel_book import Book
 from foretrace.replay.costs.memory import Verdict, stage_memory, verdict, visible_bytes
 from foretrace.replay.costs.memory_layout import Placement, Precision, Split
@@ -19,6 +20,7 @@ from foretrace.replay.graph import Timeline
 from foretrace.replay.layout import Layout, stage_layers
 from foretrace.replay.model import Model
 from foretrace.replay.workload.operations import Workload
+from foretrace.traces.errors import LayoutError
 
 COMMUNICATION_SPREAD = 0.2
 """Standard deviation of the log time of communication without calibration: the cost models'
@@ -78,6 +80,11 @@ def predict(
     Raises:
         LayoutError: the layout does not fit.
     """
+    if not has_peak(cluster.gpu, layout.precision):
+        known = ", ".join(cluster.gpu.flops)
+        raise LayoutError(
+            f"precision={layout.precision!r}: no peak known on {cluster.gpu.name}; choose {known}"
+        )
     fit = efficiency or Efficiency()
     times = time_workload(workload, cluster.gpu, book, fit)
 
@@ -90,7 +97,7 @@ def predict(
     parts = account(job, timeline)
     step = parts.step_ns + fit.step_ns
     origin, spread = _trust(times, parts, fit)
-    peak = cluster.gpu.flops[layout.precision if layout.precision != "fp16" else "bf16"]
+    peak = peak_flops(cluster.gpu, layout.precision)
     seconds = step / 1e9
     return Prediction(
         job=job,

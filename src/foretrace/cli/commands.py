@@ -43,6 +43,10 @@ COMMANDS = {
         "foretrace.cli.analysis:report_command",
         "Write a self-contained HTML report of a trace set.",
     ),
+    "extrapolate": Entry(
+        "foretrace.cli.extrapolate:extrapolate_command",
+        "Predict a training step on a layout and cluster that nobody ran.",
+    ),
     "cost": Entry(
         "foretrace.cli.cost:cost_command",
         "Price a collective on a cluster, with its terms.",
