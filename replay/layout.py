@@ -46,6 +46,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         shard: ranks that share one copy of the sharded state, 0 for all of ``dp * cp`` (HSDP).
         sequence_parallel: norms and residuals are split over ``tp`` too.
         context: how attention gets the whole sequence under ``cp``.
+        flash: attention never writes its scores to memory.
         recompute: what the backward pass computes again.
         precision: operand type of matrix products, as in ``Gpu.flops``.
         accumulate_bytes: of one gradient as it is reduced.
@@ -73,6 +74,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     shard: int = 0
     sequence_parallel: bool = True
     context: Literal["ring", "ulysses"] = "ring"
+    flash: bool = True
     recompute: Literal["none", "selective", "full"] = "none"
     precision: str = "bf16"
     accumulate_bytes: int = 4

@@ -15,6 +15,7 @@ from foretrace.replay.costs.kernel_class import KERNEL_CLASSES, MATRIX_CLASSES
 from foretrace.replay.costs.kernel_work import Work
 from foretrace.replay.extrapolate.stages import Timed
 from foretrace.replay.graph import I8, I64
+from foretrace.replay.schedule.order import Phase
 from foretrace.replay.workload.operations import Operations, Workload
 from foretrace.traces.errors import LayoutError
 
@@ -32,7 +33,9 @@ class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         matrix: factor of the time of matrix products and attention.
         memory: factor of the time of kernels limited by memory.
         communication: factor of the time of communication.
-        kernel_ns: added to every kernel: launches, and small kernels that no model lists.
+        kernel_ns: added to every kernel: gaps, and small kernels that no model lists.
+        launch_ns: what the host takes for an operation; a block is not faster than that
+            times its operations.
         step_ns: added to every step.
         spread: standard deviation of the log of what is left, of the rows it was fitted to.
         source: the rows it was fitted to.
@@ -42,6 +45,7 @@ class Efficiency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     memory: float = 1.0
     communication: float = 1.0
     kernel_ns: float = 0.0
+    launch_ns: float = 0.0
     step_ns: float = 0.0
     spread: float = 0.0
     source: str = ""
@@ -99,10 +103,24 @@ def _block(
     ns = np.nan_to_num(found.seconds) * 1e9 * factor + fit.kernel_ns
     measured = (ops.measured_ns >= 0) & (workload.gpu == gpu.name)
     ns = np.where(measured, ops.measured_ns, ns)
+    if fit.launch_ns:
+        ns = _launched(ops, ns, fit.launch_ns)
     origin = np.array([_ORIGIN_OF.get(Origin(o), 2) for o in found.origin], np.int8)
     origin = np.where(measured, 0, np.where(computes, origin, 2)).astype(np.int8)
     unsure = np.where(measured, 0.02, np.where(computes, found.uncertainty, 0.0))
     return np.rint(np.where(computes, ns, 0)).astype(np.int64), origin, unsure
+
+
+def _launched(ops: Operations, ns: F64, launch_ns: float) -> F64:
+    """Stretch the computations of a phase that the host does not launch fast enough."""
+    result = ns.copy()
+    forward = ops.phase == Phase.FORWARD
+    for rows in (forward, ~forward):
+        computes = rows & (ops.collective < 0)
+        missing = launch_ns * rows.sum() - ns[computes].sum()
+        if missing > 0 and computes.any():
+            result[computes] += missing / computes.sum()
+    return result
 
 
 def _check(ops: Operations, found: Estimate, computes: NDArray[np.bool_]) -> None:

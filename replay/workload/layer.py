@@ -93,11 +93,39 @@ def core(rows: Rows, sizes: Sizes, phase: Phase, backward: bool) -> None:
         rows.attention(name, phase, sides, backward)
         rows.communicate(f"{name} tokens", phase, "all_to_all", "cp", out)
         return
+    if not layout.flash:
+        _unfused(rows, sizes, phase, backward)
+        return
     ring = cp > 1
     if ring:
         times = (cp - 1) * (2 if backward else 1)
         rows.communicate(f"{name} ring", phase, "send_recv", "cp", times * pair)
     rows.attention(name, phase, sides, backward, beside=ring)
+
+
+def _unfused(rows: Rows, sizes: Sizes, phase: Phase, backward: bool) -> None:
+    """Attention that writes its scores: two products around a softmax, dropout on its result.
+
+    Passes over the 16-bit scores: the softmax reads and writes them, dropout reads and writes
+    them and one byte of mask each; backward both read one more.
+    """
+    model, seq = sizes.model, float(sizes.layout.seq)
+    batch = sizes.layout.micro_batch * sizes.heads
+    rows_of = seq / sizes.layout.cp
+    scores = batch * rows_of * seq
+    head, value = float(model.width), float(model.value_width)
+    if not backward:
+        rows.product("attention scores", phase, rows_of, seq, head, batch)
+        rows.memory("attention softmax", phase, "softmax", scores * 4)
+        rows.memory("attention dropout", phase, "elementwise", scores * 5)
+        rows.product("attention values", phase, rows_of, value, seq, batch)
+        return
+    rows.product("attention values dgrad", phase, rows_of, seq, value, batch)
+    rows.product("attention values gradient", phase, seq, value, rows_of, batch)
+    rows.memory("attention dropout gradient", phase, "elementwise", scores * 5)
+    rows.memory("attention softmax gradient", phase, "softmax", scores * 6)
+    rows.product("query gradient", phase, rows_of, head, seq, batch)
+    rows.product("key gradient", phase, seq, head, rows_of, batch)
 
 
 def mlp_forward(rows: Rows, sizes: Sizes, phase: Phase) -> None:
