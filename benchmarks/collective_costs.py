@@ -13,20 +13,18 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from _collective_rows import CLUSTERS, HARNESS_US, Rows, machines, read, torch_estimates
+from _collective_shared import SharedFit
 from rich.console import Console
 from rich.table import Table
 
 from foretrace.replay.cluster import load_cluster
 from foretrace.replay.costs.collectives.cost import Collectives, collective_costs, take
-from foretrace.replay.costs.collectives.fit import FEWEST_ROWS, fit_machine, fit_scope, fitted_costs
-from foretrace.replay.costs.collectives.nccl_constants import CANDIDATES, LL, LL128, TREE
+from foretrace.replay.costs.collectives.fit import FEWEST_ROWS, fit_machine, fitted_costs
 from foretrace.replay.costs.collectives.shared import DATASHEET, DEFAULT, SharedConstants
 from foretrace.traces.errors import LayoutError
 
@@ -34,12 +32,6 @@ ROOT = Path(__file__).resolve().parents[1]
 HALVES = 7
 MB = 1 << 20
 BEYOND = 64  # GPUs from which the two scale-out files are judged
-PUBLISHED_HOPS = ("efa", "efa-new", "efa-old")  # AWS's tuner says 20 us: nothing is fitted
-FEWEST_SMALL = 8  # rows below 1 MB over nodes that a machine needs to tell a hop's latency
-FEWEST_GROWTH, GROWTH_BYTES = 4, 8192  # rows of a protocol that tell how its hops grow
-HOP_PARAMETERS = ("hop_us", "rate", "ll_hop_us", "ll128_hop_us")
-GRID = {"tree_share": (1.0, 0.75, 0.5, 0.4)}
-_MACHINE_CAP = 1.0  # a machine's median error counts for at most this in the shared fit
 
 
 def main() -> None:
@@ -58,14 +50,18 @@ def main() -> None:
     without = {machine: shared.best(without=machine) for machine in {r.machine for r in rows}}
     table = uncalibrated(table, rows, without)
     console.print(errors_table(table), machines_table(table))
-    console.print(calibrated_table(table, rows, without, 1 if args.quick else HALVES))
-    console.print(scale_table(folder, without))
+    halves = calibrated(table, rows, without, 1 if args.quick else HALVES)
+    console.print(calibrated_table(halves))
+    larger, notes = beyond_fitted(folder, without)
+    console.print(scale_table(larger))
+    for note in notes:
+        console.print(note)
     for machine, own in sorted(shared.alone.items()):
         if own:
             told = ", ".join(f"{name} {value:.1f}" for name, value in own.items())
             console.print(f"{machine} alone: {told}")
     console.print(f"shared constants fitted on all machines: {shared.best()}")
-    speed(console)
+    console.print(goals_table(table, halves, larger, speed(console)))
 
 
 def uncalibrated(
@@ -84,100 +80,6 @@ def uncalibrated(
             table.loc[own.index, name] = costs.time_us + own.extra_us
         table.loc[own.index, "torch"] = torch_estimates(own) + own.extra_us
     return table
-
-
-class SharedFit:
-    """Shared constants, fitted on some machines.
-
-    Every machine with enough small rows over nodes is fitted alone; a shared constant is the
-    median of its machines' values (of one fabric for hops and LL's growth). RCCL chooses by
-    tables of its own, so AMD's machines tell nothing here.
-    ``tree_share`` then goes by the mean over machines of the median error.
-    """
-
-    def __init__(self, rows: list[Rows]) -> None:
-        coll = [(r, np.flatnonzero(r.ops.kind < 5)) for r in rows]
-        self._rows = [(r, w) for r, w in coll if len(w)]
-        self.alone = {name: self._fit_alone(name) for name in {r.machine for r in rows}}
-        self._errors = cache(self._error_of)
-
-    def _fit_alone(self, machine: str) -> dict[str, float] | None:
-        """What one machine's all-reduces over nodes can tell."""
-        parts = []
-        for rows, which in self._rows:
-            ops = rows.ops
-            own = which[(ops.nodes[which] > 1) & (ops.kind[which] == 0)]
-            enough = (ops.size_bytes[own] < MB).sum() >= FEWEST_SMALL
-            if rows.machine == machine and enough and rows.cluster.gpu.vendor == "nvidia":
-                parts.append((rows, own))
-        if not parts:
-            return None
-        rows, which = max(parts, key=lambda p: len(p[1]))
-        ops, clean = take(rows.ops, which), (rows.time_us - rows.extra_us)[which]
-        fit = fit_scope(ops, clean, rows.cluster, DATASHEET, rows.allowed, HOP_PARAMETERS)
-        pick = collective_costs(ops, rows.cluster, DATASHEET, rows.allowed).pick
-        fabric = rows.cluster.fabric.name
-        told = {f"hop {fabric}": fit.hop_us}
-        values = {
-            (TREE, LL): (f"LL {fabric}", fit.ll_hop_us),
-            (TREE, LL128): ("LL128", fit.ll128_hop_us),
-        }
-        for pair, (name, value) in values.items():
-            ran = (pick == CANDIDATES.index(pair)) & (ops.size_bytes >= GROWTH_BYTES)
-            if ran.sum() >= FEWEST_GROWTH:
-                told[name] = value
-        return told
-
-    def _medians(self, without: str) -> SharedConstants:
-        known = [told for m, told in self.alone.items() if told and m != without]
-
-        def median(name: str, absent: float) -> float:
-            values = [told[name] for told in known if name in told]
-            return round(float(np.median(values)), 2) if values else absent
-
-        fabrics = ["rdma", *sorted({load_cluster(c).fabric.name for c in CLUSTERS.values()})]
-        hops, growth = dict(DATASHEET.hop_us), {}
-        for fabric in fabrics:
-            growth[fabric] = median(f"LL {fabric}", growth.get("rdma", 0.0))
-            if fabric not in PUBLISHED_HOPS:
-                hops[fabric] = median(f"hop {fabric}", hops["rdma"])
-        p2p = dict(DEFAULT.p2p_remote_peer_us)
-        if without == "alcf-polaris":
-            p2p.pop("cxi")  # fitted on that machine alone
-        return replace(
-            DATASHEET,
-            hop_us=hops,
-            p2p_remote_peer_us=p2p,
-            ll_hop_us=growth,
-            ll128_hop_us=median("LL128", 0.0),
-        )
-
-    def _error_of(self, number: int, constants: Frozen) -> float:
-        rows, which = self._rows[number]
-        shared = constants.value
-        costs = collective_costs(take(rows.ops, which), rows.cluster, shared, rows.allowed)
-        made = costs.time_us + rows.extra_us[which]
-        error = np.abs(made - rows.time_us[which]) / rows.time_us[which]
-        return float(min(np.median(error), _MACHINE_CAP))
-
-    def best(self, without: str = "") -> SharedConstants:
-        """Constants fitted on all machines but one."""
-        shared = self._medians(without)
-        used = [n for n, (rows, _) in enumerate(self._rows) if rows.machine != without]
-        for name, tries in GRID.items():
-            options = [replace(shared, **{name: value}) for value in tries]
-            shared = min(options, key=lambda o: np.mean([self._errors(n, Frozen(o)) for n in used]))
-        return shared
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """Constants as a key: equal where they print alike."""
-
-    value: SharedConstants
-
-    def __hash__(self) -> int:
-        return hash(repr(self.value))
 
 
 def bands(table: pd.DataFrame) -> dict[str, pd.Series]:
@@ -226,15 +128,17 @@ def machines_table(table: pd.DataFrame) -> Table:
 
 
 def _pair(table: pd.DataFrame, column: str) -> str:
-    error = ((table[column] - table["time_us"]).abs() / table["time_us"]).dropna()
-    if not len(error):
-        return "-"
-    return f"{error.median():.3f} / {error.quantile(0.9):.2f}"
+    error = _errors(table, column)
+    return f"{error.median():.3f} / {error.quantile(0.9):.2f}" if len(error) else "-"
 
 
-def calibrated_table(
+def _errors(table: pd.DataFrame, column: str) -> pd.Series:
+    return ((table[column] - table["time_us"]).abs() / table["time_us"]).dropna()
+
+
+def calibrated(
     table: pd.DataFrame, rows: list[Rows], without: dict[str, SharedConstants], halves: int
-) -> Table:
+) -> pd.DataFrame:
     """A random half of each machine's rows is fitted, the other half judged.
 
     The fit starts from constants that saw no row of the machine.
@@ -257,8 +161,11 @@ def calibrated_table(
             part = table.loc[own.index[test]].copy()
             part["calibrated"] = made.time_us + own.extra_us[test]
             judged.append(part)
-    every = pd.concat(judged)
-    out = Table(title=f"Calibrated on half of a machine's rows, judged on the other ({halves} x)")
+    return pd.concat(judged)
+
+
+def calibrated_table(every: pd.DataFrame) -> Table:
+    out = Table(title="Calibrated on half of a machine's rows, judged on the other")
     for head in ("rows", "n", "same rows, machine left out", "calibrated"):
         out.add_column(head, justify="left" if head == "rows" else "right")
     for name, chosen in bands(every).items():
@@ -267,16 +174,15 @@ def calibrated_table(
     return out
 
 
-def scale_table(folder: Path, without: dict[str, SharedConstants]) -> Table:
-    """Fitted on at most 32 GPUs, judged on 64 and more."""
-    out = Table(title="Calibrated on <= 32 GPUs, judged on 64 and more")
-    for head in ("file", "rows", "n", "mean", "median", "p90", "one line a scale, mean"):
-        out.add_column(head, justify="left" if head in ("file", "rows") else "right")
+def beyond_fitted(
+    folder: Path, without: dict[str, SharedConstants]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Errors on 64 GPUs and more of fits to at most 32, and the fits' warnings."""
     sets = (
         ("nccl_echo_a100.csv", "azure-nd-a100-v4", HARNESS_US),
         ("nccl_alps_gh200.csv", "cscs-alps-gh200", 0.0),
     )
-    notes = []
+    parts, notes = [], []
     for name, machine, harness_us in sets:
         if not (folder / name).exists():
             continue
@@ -291,14 +197,63 @@ def scale_table(folder: Path, without: dict[str, SharedConstants]) -> Table:
         fit = fit_machine(take(ops, few), clean[few], cluster, shared)
         made = fitted_costs(take(ops, many), cluster, fit, shared).time_us
         line = _one_line(ops, clean, few, many)
-        large = ops.size_bytes[many] >= 64 * MB
-        for words, own in (("all", np.ones(len(many), bool)), ("64 MB and more", large)):
-            error = np.abs(made - clean[many])[own] / clean[many][own]
-            other = np.abs(line - clean[many])[own] / clean[many][own]
-            cells = (error.mean(), np.median(error), np.quantile(error, 0.9), other.mean())
-            out.add_row(name, words, str(len(error)), *(f"{c:.3f}" for c in cells))
+        own = data.iloc[many][["size_bytes", "n_gpus"]].assign(
+            file=name,
+            error=np.abs(made - clean[many]) / clean[many],
+            line=np.abs(line - clean[many]) / clean[many],
+        )
+        parts.append(own)
         notes += [f"{name}: {w}" for w in fit.warnings]
-    out.caption = "\n".join(notes)
+    return pd.concat(parts), notes
+
+
+def scale_table(larger: pd.DataFrame) -> Table:
+    out = Table(title="Calibrated on <= 32 GPUs, judged on 64 and more")
+    for head in ("file", "rows", "n", "mean", "median", "p90", "one line a scale, mean"):
+        out.add_column(head, justify="left" if head in ("file", "rows") else "right")
+    for name, every in larger.groupby("file", sort=False):
+        large = every[every["size_bytes"] >= 64 * MB]
+        for words, own in (("all", every), ("64 MB and more", large)):
+            error = own["error"]
+            cells = (error.mean(), error.median(), error.quantile(0.9), own["line"].mean())
+            out.add_row(str(name), words, str(len(own)), *(f"{c:.3f}" for c in cells))
+    return out
+
+
+def goals_table(
+    table: pd.DataFrame, halves: pd.DataFrame, larger: pd.DataFrame, seconds: float
+) -> Table:
+    """What the model is asked to reach, beside what it reaches."""
+    chosen, again = bands(table), bands(halves)
+    coll = chosen["collectives, all"]
+
+    def median(rows: pd.Series, column: str) -> float:
+        return float(_errors(table[rows], column).median())
+
+    fitted = _errors(halves[again["collectives, all"]], "calibrated")
+    mean = larger.groupby("file")["error"].mean()
+    large = larger[larger["size_bytes"] >= 64 * MB].groupby("file")["error"].mean()
+    rows = [
+        ("datasheet: collectives, median", median(coll, "datasheet"), 0.17),
+        ("datasheet: one node", median(chosen["one node, all"], "datasheet"), 0.07),
+        ("datasheet: 64 MB and more", median(chosen["64 MB and more"], "datasheet"), 0.07),
+        ("datasheet: all-to-all", median(chosen["all-to-all"], "datasheet"), 0.15),
+        ("machine left out: all-to-all", median(chosen["all-to-all"], "left_out"), 0.15),
+        ("datasheet: send/recv", median(chosen["send/recv"], "datasheet"), 0.05),
+        ("datasheet over PyTorch", median(coll, "datasheet") / median(coll, "torch"), 0.5),
+        ("machine left out: collectives", median(coll, "left_out"), 0.14),
+        ("calibrated half: median", float(fitted.median()), 0.07),
+        ("calibrated half: 90th percentile", float(fitted.quantile(0.9)), 0.40),
+        ("Azure A100 from 64 GPUs: mean", mean.get("nccl_echo_a100.csv", np.nan), 0.10),
+        ("Alps from 64 GPUs, 64 MB: mean", large.get("nccl_alps_gh200.csv", np.nan), 0.15),
+        ("Alps from 64 GPUs: mean", mean.get("nccl_alps_gh200.csv", np.nan), 0.35),
+        ("a million costs: seconds", seconds, 0.3),
+    ]
+    out = Table(title="Goals")
+    for head in ("what", "reached", "goal", ""):
+        out.add_column(head, justify="left" if head == "what" else "right")
+    for what, reached, goal in rows:
+        out.add_row(what, f"{reached:.3f}", f"{goal:.2f}", "" if reached <= goal else "missed")
     return out
 
 
@@ -312,22 +267,26 @@ def _one_line(ops: Collectives, clean: np.ndarray, few: np.ndarray, many: np.nda
     return latency + slope * ops.size_bytes[many]
 
 
-def speed(console: Console) -> None:
+def speed(console: Console) -> float:
+    """Best wall time of pricing a million collectives, seconds."""
     cluster, count = load_cluster("h100-8x400g"), 1_000_000
     rng = np.random.default_rng(0)
     nodes = 2 ** rng.integers(0, 8, count)
     size = 2.0 ** rng.uniform(3, 34, count)
     ops = Collectives.of(rng.integers(0, 3, count), size, 8 * nodes, nodes)
     collective_costs(ops, cluster)
-    took = []
-    for _ in range(7):
-        begin = time.perf_counter()
+    took, busy = [], []
+    for _ in range(9):
+        begin, own = time.perf_counter(), time.process_time()
         collective_costs(ops, cluster)
         took.append(time.perf_counter() - begin)
+        busy.append(time.process_time() - own)
     console.print(
-        f"one million collective costs: best {min(took):.3f} s, median {np.median(took):.3f} s "
-        f"of {len(took)} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
+        f"one million collective costs: best {min(took):.3f} s, median {np.median(took):.3f} s of "
+        f"{len(took)}; processor time {min(busy):.3f} s (load {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores)"
     )
+    return min(took)
 
 
 if __name__ == "__main__":

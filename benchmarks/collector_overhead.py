@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import nn
 
 from foretrace.collector import profile
-from foretrace.collector.kineto import _experimental
+from foretrace.collector.kineto import experimental_config
 
 WAIT, WARMUP, ACTIVE = 1, 2, 7
 VARIANTS = ("bare", "torch.profiler", "full", "light")
@@ -53,7 +53,7 @@ def plain_profiler() -> Any:
     with torch.profiler.profile(
         schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
         record_shapes=True,
-        experimental_config=_experimental(with_stack=False),
+        experimental_config=experimental_config(with_stack=False),
     ) as prof:
         yield prof.step
 

@@ -1,14 +1,17 @@
 """Import real files with damage: nothing may crash, hang or end in a traceback.
 
 Run: python benchmarks/fuzz_import.py [--data DIR] [--count 2000] [--seed 1] [--case N]
-     python benchmarks/fuzz_import.py --guided SECONDS [--reader json|pickle]
 
 Every case is a real file, or a piece of a long one, with one to eight changes: flipped bits,
 cuts, pieces of other files, doubled and deleted ranges, odd numbers and stray punctuation.
+Every other case takes any file, the rest give every format the same share. Formats of which
+there is no real file take part with one that is made: the flight recorder and Nsight Systems.
+Where a format spreads over a folder, its other files lie whole beside the damaged one.
+Compiled code checks every index here, so that reading beside the text is found, too.
 A case is good if the import gives tables that hold together, or raises one of foretrace's own
 errors with one line of text. ``--case N`` runs one case alone and shows what it does.
-``--guided`` hands the reader to the coverage-guided fuzzer atheris instead, if it is installed.
 Traces are read from DIR (default: FORETRACE_DATA, else ../shared/data beside the project).
+``fuzz_coverage.py`` looks for new paths through the readers instead of new damage.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from _trace_files import TraceFile, trace_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PIECE_BYTES = 120_000
@@ -41,41 +47,23 @@ NUMBERS = (b"0", b"-1", b"1e308", b"1e-9", b"9223372036854775807", b"-9223372036
            b"4294967296", b'"12"', b"1E400", b"[]", b"true")  # fmt: skip
 
 
-def contents(folder: Path) -> list[tuple[str, bytes]]:
-    """Name and plain content of every real file, members of archives included."""
-    found: list[tuple[str, bytes]] = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        if path.name.endswith((".csv", ".yaml")):
-            continue
-        data = path.read_bytes()
-        if path.name.endswith((".tar.gz", ".tgz")):
-            found.append((path.name, data))
-            with tarfile.open(path) as tar:
-                members = [m for m in tar if m.isfile()][:4]
-                files = [(m.name, tar.extractfile(m)) for m in members]
-                found += [(n.rsplit("/", 1)[-1], f.read()) for n, f in files if f]
-        elif path.name.endswith(".gz"):
-            found.append((path.name.removesuffix(".gz"), gzip.decompress(data)))
-        else:
-            found.append((path.name, data))
-    return found
-
-
-def make_case(files: Sequence[tuple[str, bytes]], seed: int, case: int) -> tuple[str, bytes]:
+def make_case(files: Sequence[TraceFile], seed: int, case: int) -> TraceFile:
     """The damaged file of a number; the same for the same seed and files."""
     rng = random.Random(f"{seed}/{case}")  # noqa: S311
-    name, data = rng.choice(files)
+    kind = rng.choice(sorted({f.kind for f in files}))
+    file = rng.choice([f for f in files if case % 2 or f.kind == kind])
+    data = file.data
     text = bytearray(data)
-    if len(data) > 2 * PIECE_BYTES and not name.endswith((".gz", ".tgz", ".parquet")):
+    if len(data) > 2 * PIECE_BYTES and not file.name.endswith((".gz", ".tgz", ".parquet")):
         at = rng.randrange(PIECE_BYTES, len(data) - PIECE_BYTES)
         text = bytearray(data[: PIECE_BYTES // 4] + data[at : at + PIECE_BYTES] + data[-2000:])
     for _ in range(rng.randint(1, 8)):
-        damage(text, rng, rng.choice(files)[1])
+        damage(text, rng, rng.choice(files).data)
     if rng.random() < 0.1:
         packed = bytearray(gzip.compress(bytes(text)))
         packed[rng.randrange(len(packed))] ^= 1 << rng.randrange(8)
-        return name + ".gz", bytes(packed)
-    return name, bytes(text)
+        return replace(file, name=file.name + ".gz", data=bytes(packed))
+    return replace(file, data=bytes(text))
 
 
 def damage(text: bytearray, rng: random.Random, other: bytes) -> None:
@@ -115,22 +103,24 @@ def change_number(text: bytearray, at: int, rng: random.Random) -> None:
     text[at:stop] = rng.choice(NUMBERS)
 
 
-def run_case(name: str, data: bytes, folder: Path) -> str:
+def run_case(file: TraceFile, folder: Path) -> str:
     """What came of one case, "data" or "error"; anything else raises."""
     from foretrace.traces.errors import ForetraceError
     from foretrace.traces.importers import import_paths
 
-    path = folder / name
-    path.write_bytes(data)
+    given = folder / "in"
+    given.mkdir()
+    for name, data in {file.name: file.data, **file.beside}.items():
+        (given / name).write_bytes(data)
     out = folder / "out.trace"
     try:
-        report = import_paths([path], out, jobs=1)
+        report = import_paths([given if file.beside else given / file.name], out, jobs=1)
     except ForetraceError as error:
         if "\n" in str(error).strip():
             raise AssertionError(f"an error of several lines: {error}") from None
         return "error"
     finally:
-        path.unlink()
+        shutil.rmtree(given)
     check(str(out), report.ranks)
     return "data"
 
@@ -159,26 +149,28 @@ def check(out: str, ranks: list[int]) -> None:
 
 def work(options: argparse.Namespace, first: int, last: int) -> None:
     """What a worker process does: a line per case."""
-    files = contents(options.data)
+    files = trace_files(options.data)
     for case in range(first, last):
-        name, data = make_case(files, options.seed, case)
-        print(json.dumps([case, "begun", name]), flush=True)
+        file = make_case(files, options.seed, case)
+        print(json.dumps([case, "begun", file.kind, file.name]), flush=True)
         faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
         with tempfile.TemporaryDirectory() as folder:
             try:
-                result = run_case(name, data, Path(folder))
+                result = run_case(file, Path(folder))
             except Exception as error:  # every kind of failure is what is looked for
                 result = f"{type(error).__name__}: {error}"
                 traceback.print_exc()
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps([case, result, name]), flush=True)
+        print(json.dumps([case, result, file.kind, file.name]), flush=True)
 
 
 def supervise(options: argparse.Namespace) -> int:
     """Run all cases in worker processes; a new one goes on where one died."""
-    case, results, bad = options.first, Counter[str](), []
+    case, results, bad = options.first, Counter[tuple[str, str]](), []
     last = options.first + options.count
     command = [sys.executable, __file__, "--data", str(options.data), "--seed", str(options.seed)]
+    cache = tempfile.TemporaryDirectory()  # what is cached elsewhere checks no index
+    checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache.name}
     while case < last:
         with tempfile.TemporaryFile("w+") as errors:
             worker = subprocess.Popen(
@@ -186,70 +178,26 @@ def supervise(options: argparse.Namespace) -> int:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env=checked,
             )
             state = name = ""
             for line in worker.stdout or ():
-                case, state, name = json.loads(line)
+                case, state, kind, name = json.loads(line)
                 if state not in ("begun", "data", "error"):
                     bad.append(f"case {case} ({name}): {state[:200]}")
                 if state != "begun":
-                    results[state if state in ("data", "error") else "bad"] += 1
+                    results[kind, state if state in ("data", "error") else "bad"] += 1
             if worker.wait() or state == "begun":
                 errors.seek(0)
                 bad.append(f"case {case} ({name}): the process died\n{errors.read()[-1500:]}")
         case += 1
-    print(f"seed {options.seed}: {sum(results.values())} files, {dict(results)}")
+    print(f"seed {options.seed}: {sum(results.values())} damaged files")
+    print(f"{'format':<40}{'data':>8}{'error':>8}{'bad':>8}")
+    for kind in sorted({k for k, _ in results}):
+        print(f"{kind:<40}" + "".join(f"{results[kind, s]:>8}" for s in ("data", "error", "bad")))
     print("\n".join(bad[:40]))
     print(f"{len(bad)} bad" if bad else "no crash, no hang, no traceback")
     return len(bad)
-
-
-def guided(options: argparse.Namespace) -> None:
-    """Coverage-guided fuzzing of one reader in this process."""
-    import atheris  # type: ignore[import-not-found]
-
-    from foretrace.traces import layout  # compiled: not to be instrumented
-    from foretrace.traces.importers import intern, json_text, numbers, scan
-
-    compiled = [m.__name__ for m in (layout, intern, json_text, numbers, scan)]
-    for name in [m for m in sys.modules if m.startswith("foretrace") and m not in compiled]:
-        del sys.modules[name]
-    with atheris.instrument_imports(include=["foretrace"], exclude=compiled):
-        from foretrace.traces.errors import ForetraceError
-        from foretrace.traces.importers import flight_recorder, kineto
-    reader = kineto if options.reader == "json" else flight_recorder
-
-    def one(data: bytes) -> None:
-        chunk = 1 + data[0] * 16 if data else 1
-        pieces = [data[i : i + chunk] for i in range(0, len(data), chunk)]
-        try:
-            reader.read(pieces)
-        except ForetraceError:
-            return
-
-    corpus = Path(tempfile.mkdtemp())
-    for number, (_, data) in enumerate(contents(options.data)):
-        if reader.sniff(data[: 1 << 16], "x") and options.reader == "json":
-            (corpus / str(number)).write_bytes(data[:3000])
-    if options.reader == "pickle":
-        import pickle
-
-        entry = {"record_id": 0, "pg_id": 0, "process_group": ("0", "default"), "p2p_seq_id": 0,
-                 "collective_seq_id": 1, "op_id": 1, "profiling_name": "nccl:all_reduce",
-                 "time_created_ns": 5, "input_sizes": [[4]], "output_sizes": [[4]],
-                 "input_dtypes": ["Float"], "state": "completed", "is_p2p": False}  # fmt: skip
-        for version in ("2.2", "2.10"):
-            dump = {"version": version, "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}
-            (corpus / version).write_bytes(pickle.dumps(dump))
-    flags = [
-        f"-max_total_time={options.guided}",
-        "-timeout=20",
-        "-rss_limit_mb=3000",
-        "-max_len=8000",
-        f"-artifact_prefix={corpus}-",
-    ]
-    atheris.Setup([sys.argv[0], *flags, str(corpus)], one)
-    atheris.Fuzz()
 
 
 def main() -> None:
@@ -259,16 +207,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", type=int, help="run one case and show it")
-    parser.add_argument("--guided", type=int, metavar="SECONDS")
-    parser.add_argument("--reader", choices=("json", "pickle"), default="json")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.data = Path(options.data or ROOT.parent / "shared" / "data")
     if options.work:
         first, last = (int(n) for n in options.work.split(":"))
         work(options, first, last)
-    elif options.guided:
-        guided(options)
     elif options.case is not None:
         work(options, options.case, options.case + 1)
     else:

@@ -1,4 +1,4 @@
-"""Slowdown of kernels beside communication: model against public traces.
+"""Slowdown of kernels beside communication: model against public traces, and replays with it.
 
 Run: python benchmarks/interference.py [--data DIR]
 
@@ -7,6 +7,10 @@ is one overlapped kernel instance (over 90 % of its time under communication) wh
 (name, grid, block, operand shapes) was also seen alone (under 2 %), 10 µs and longer. Errors are
 medians of |predicted / measured - 1|. "held out" is a fit to the trace's other kernels
 (5 folds by kernel); it is used only where it beats the defaults.
+
+The last table replays whole jobs: kernels of a held-out step (of a held-out rank where there is one
+step) take their durations from the other steps, as recorded there (plain) or freed of the slowdown
+there and slowed by the overlap of the replay (rates). "used" is what ``--interference auto`` does.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
+from foretrace.replay.build import build_graph
 from foretrace.replay.costs.device import gpu_of_device
 from foretrace.replay.costs.interference import DEFAULT, slowdown
+from foretrace.replay.costs.interference_choice import choose
+from foretrace.replay.costs.interference_collectives import collective_pairs
 from foretrace.replay.costs.interference_fit import fit, held_out, median_error
 from foretrace.replay.costs.interference_pairs import Pairs, join, read_pairs
 from foretrace.traces.importers import import_paths
@@ -39,6 +46,7 @@ SETS = {
     "B200 inference": ["single-rank/tracelens-b200-rank0of8.json.gz"],
     "A100 Megatron tp8": ["megatron-tp8-a100/kineto"],
     "A800 Megatron 2x2x2": ["megatron-tp2pp2dp2-a800/kineto"],
+    "V100 DLRM": ["dlrm-8xv100/dlrm_kineto.tar.gz"],
 }
 """Every given GPU trace with communication kernels."""
 
@@ -50,21 +58,43 @@ def main() -> None:
     if not data.is_dir():
         print(f"skipped: no traces at {data}; give --data DIR")
         return
-    found = []
+    found, jobs = [], []
     print(f"{'trace':22}{'class':8}{'rows':>6}{'kernels':>8}{'measured p10/50/90':>22}"
           f"{'none':>8}{'x1.3':>8}{'default':>9}{'held out':>10}  use")  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         for name, where in SETS.items():
-            found += measure(name, [data / w for w in where], Path(scratch) / f"{len(name)}{name}")
+            target = Path(scratch) / f"{len(name)}{name}.trace"
+            import_paths([str(data / w) for w in where], str(target))
+            trace = TraceSet.open(str(target))
+            found += measure(name, trace)
+            jobs.append(replayed(name, trace))
     pooled(found)
+    print(f"\n{'held-out replay':22}{'folds':>9}{'kernels':>8}{'step plain':>12}{'rates':>9}"
+          f"{'kernel plain':>14}{'rates':>9}  used")  # fmt: skip
+    print("\n".join(jobs))
 
 
-def measure(
-    name: str, paths: list[Path], target: Path
-) -> list[tuple[Pairs, np.ndarray, np.ndarray]]:
+def replayed(name: str, trace: TraceSet) -> str:
+    """A row of both replays on held-out steps or ranks, and the collectives' own slowdown."""
+    graph = build_graph(trace)
+    choice = choose(trace, graph, "auto")
+    held, pairs = choice.held, collective_pairs(graph)
+    text = f"{name:22}"
+    if held is None:
+        text += choice.reason
+    else:
+        text += (f"{held.folds:3} {held.by + 's':5}{held.kernels:8}{held.step_error[0]:12.3%}"
+                 f"{held.step_error[1]:9.3%}{held.kernel_error[0]:14.2%}"
+                 f"{held.kernel_error[1]:9.2%}  {'yes' if choice.used else 'no'}")  # fmt: skip
+    if len(pairs.slowdown):
+        middle = float(np.median(pairs.slowdown))
+        text += (f"\n{'':22}{len(pairs.slowdown)} collectives beside computation against "
+                 f"{pairs.alone} alone: x {middle:.3f}")  # fmt: skip
+    return text
+
+
+def measure(name: str, trace: TraceSet) -> list[tuple[Pairs, np.ndarray, np.ndarray]]:
     """Print one trace's rows; its pairs, defaults' and chosen predictions."""
-    import_paths([str(p) for p in paths], f"{target}.trace")
-    trace = TraceSet.open(f"{target}.trace")
     gpu = gpu_of_device(trace.info(trace.ranks[0]).device_name)
     pairs = join([read_pairs(trace, rank) for rank in trace.ranks])
     if not len(pairs):

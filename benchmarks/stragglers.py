@@ -4,7 +4,8 @@ Run: python benchmarks/stragglers.py [--data DIR] [--runs 5]
 
 The tables, and the results that were published with them (``result-*.json``), are read from DIR
 (default: FORETRACE_DATA, else ../shared/data beside the project). Times are those of whole
-processes, best and median of several runs.
+processes, best and median of several runs; processor time says what they take on a machine that
+does nothing else, where its other work lets it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -104,13 +106,14 @@ def attribution_table(name: str, blame: Blame, published: dict[str, Any]) -> Tab
 
 def times_table(name: str, path: Path, runs: int) -> Table:
     """Wall time of whole processes, and what they say of the what-ifs alone."""
-    whole, inside = [], []
+    whole, inside, used = [], [], []
     program = str(Path(sys.executable).with_name("foretrace"))
     command = [program, "stragglers", str(path), "--json"]
     for _ in range(runs + 1):  # the first one warms the file cache
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), processor_time()
         done = subprocess.run(command, capture_output=True, check=True)
         whole.append(time.perf_counter() - begin)
+        used.append(processor_time() - before)
         inside.append(json.loads(done.stdout)["seconds"])
     table = Table(
         title=f"{name}: time, {runs} runs, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
@@ -120,9 +123,16 @@ def times_table(name: str, path: Path, runs: int) -> Table:
     for what, values, bar in (
         ("all what-ifs, after loading", inside[1:], "0.7 s"),
         ("whole process", whole[1:], "1.5 s"),
+        ("its processor time", used[1:], ""),
     ):
         table.add_row(what, f"{min(values):.2f} s", f"{median(values):.2f} s", bar)
     return table
+
+
+def processor_time() -> float:
+    """Seconds of processor time of all processes that were started from here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def of_steps(values: dict[str, float], steps: np.ndarray) -> np.ndarray:

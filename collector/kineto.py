@@ -54,7 +54,7 @@ class KinetoProfiler:
         self._profiler = torch.profiler.profile(
             schedule=self._action,
             record_shapes=True,
-            experimental_config=_experimental(self._settings["with_stack"]),
+            experimental_config=experimental_config(self._settings["with_stack"]),
             **self._settings,
         )
         self._profiler.step_num = step
@@ -90,7 +90,7 @@ class KinetoProfiler:
         return ProfilerAction.NONE
 
 
-def _experimental(with_stack: bool) -> Any:
+def experimental_config(with_stack: bool) -> Any:
     """The profiler's extra settings, as far as this version has them."""
     import torch
 

@@ -71,7 +71,7 @@ def overlay(
     if implied:
         events, moved = with_annotations(events, implied, IMPLIED_NAME)
         links = _moved_links(links, moved, implied, recording)
-        imported = _moved_events(imported, moved)
+        imported = moved_events(imported, moved)
         rows = Rows.of(events)
     found: list[Row] = imported.to_pylist()
     kernels = [i for i, row in enumerate(found) if row["source"] != "gloo"]
@@ -101,7 +101,7 @@ def _moved_links(
     return Links(moved.old(links.call), moved.old(links.work), wait)
 
 
-def _moved_events(imported: pa.Table, moved: Moved) -> pa.Table:
+def moved_events(imported: pa.Table, moved: Moved) -> pa.Table:
     """Collectives that point to the events' new rows."""
     for name in ("call_event", "work_event", "wait_event"):
         at = imported.schema.get_field_index(name)

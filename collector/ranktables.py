@@ -37,7 +37,7 @@ def _full(recording: Recording, path: Path) -> RankTables:
     groups, group_of = join_groups(recording.groups, tables.info.groups)
     events, collectives = overlay(tables.events, tables.collectives, recording, group_of)
     info = msgspec.structs.replace(
-        _info(recording, tables.info), groups=groups, counts=_counts(events)
+        _info(recording, tables.info), groups=groups, counts=counts_of(events)
     )
     return RankTables(info, events, collectives, tables.memory)
 
@@ -48,7 +48,7 @@ def _light(recording: Recording) -> RankTables:
     info = msgspec.structs.replace(
         _info(recording, RankInfo(rank=recording.rank)),
         groups=groups,
-        counts=_counts(events),
+        counts=counts_of(events),
         steps=[
             StepInfo(step=s.step, start_ns=s.start_ns, end_ns=s.end_ns, thread=s.thread)
             for s in recording.steps
@@ -58,7 +58,7 @@ def _light(recording: Recording) -> RankTables:
     return RankTables(info, events, collectives)
 
 
-def _counts(events: pa.Table) -> dict[str, int]:
+def counts_of(events: pa.Table) -> dict[str, int]:
     """Rows of each kind."""
     counted = pc.value_counts(events.column("kind")).to_pylist()
     return {str(each["values"]): int(each["counts"]) for each in counted}

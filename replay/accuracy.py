@@ -20,7 +20,8 @@ from foretrace.replay.kernels import latest_predecessor
 from foretrace.replay.timeline import measured, step_windows
 
 DEVICE_STARTS = (TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET, TaskKind.ARRIVE)
-FROZEN = (EdgeKind.RENDEZVOUS, EdgeKind.PEER, EdgeKind.SYNC)
+FROZEN = (EdgeKind.RENDEZVOUS, EdgeKind.PEER, EdgeKind.SYNC, EdgeKind.QUEUE)
+HOST_WAITS = (EdgeKind.SYNC, EdgeKind.QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def null_graph(graph: JobGraph) -> JobGraph:
     comm = target[own]
     dur[comm] = graph.measured_end_ns[comm] - graph.measured_start_ns[graph.pred[own]]
     waits = np.zeros(len(graph), bool)
-    waits[target[graph.edge_kind == EdgeKind.SYNC]] = True
+    waits[target[np.isin(graph.edge_kind, HOST_WAITS)]] = True
     waits |= graph.kind == TaskKind.SYNC
     chain = waits[target] & (graph.edge_kind == EdgeKind.HOST_ORDER)
     held = target[chain]
@@ -212,14 +213,17 @@ def collective_waiting(timeline: Timeline) -> tuple[I64, I64]:
 
 
 def sync_waiting(timeline: Timeline) -> tuple[I64, I64]:
-    """Waiting of the host in each blocking call, beyond its own cost.
+    """Waiting of the host in each blocking call or launch, beyond its own cost.
 
     Returns:
-        ``(SYNC task, waiting ns)``, both of shape ``(calls,)``.
+        ``(SYNC or CALL task, waiting ns)``, both of shape ``(calls,)``.
     """
     graph = timeline.graph
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    chain = (graph.kind[target] == TaskKind.SYNC) & (graph.edge_kind == EdgeKind.HOST_ORDER)
+    waits = graph.kind == TaskKind.SYNC
+    held = np.isin(graph.edge_kind, HOST_WAITS) & (graph.kind[target] == TaskKind.CALL)
+    waits[target[held]] = True
+    chain = waits[target] & (graph.edge_kind == EdgeKind.HOST_ORDER)
     sync = target[chain]
     waited = timeline.start_ns[sync] - timeline.end_ns[graph.pred[chain]]
     return sync, np.maximum(waited, 0)

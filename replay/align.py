@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import lsqr
 
+from foretrace.replay.alignkernel import robust_fit
 from foretrace.replay.graph import F64, I32, I64
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
@@ -114,47 +114,32 @@ def align(ptr: I64, rank: I32, end_ns: I64) -> Alignment:
     ends = _Ends(row, column, (end_ns - base).astype(np.float64), count, len(ranks))
     drift = _drifts(ends)
     ends = replace(ends, value=ends.value + drift[column] * ends.phase)
-    solution, residual = _solve(ends, drifting=False)
-    offset = _against_reference(ends, solution[count : count + len(ranks)])
+    offset, _, residual = _solve(ends, drifting=False)
+    offset = _against_reference(ends, offset)
     span = max(float(np.ptp(ends.value)), 1.0)
     middle = base + round(float(ends.value.min()) + span / 2)
     size = np.abs(residual)
+    order = np.argsort(column, kind="stable")
+    by_rank = np.split(size[order], np.cumsum(np.bincount(column))[:-1])
     return Alignment(
         offset_ns={int(r): round(o) for r, o in zip(ranks, offset, strict=True)},
         drift_ppm={int(r): float(d / span * 1e6) for r, d in zip(ranks, drift, strict=True) if d},
         reference_ns=middle,
         residual_ns=round(float(np.median(size))),
         rank_residual_ns={
-            int(r): round(float(np.median(size[column == i]))) for i, r in enumerate(ranks)
+            int(r): round(float(np.median(own))) for r, own in zip(ranks, by_rank, strict=True)
         },
         anchors=count,
     )
 
 
-def _solve(ends: _Ends, *, drifting: bool) -> tuple[F64, F64]:
-    """Times of the collectives, offsets and, where asked for, drifts; and the residuals."""
-    size = len(ends.row)
-    members = np.arange(size)
-    blocks = [(ends.row, np.ones(size)), (ends.count + ends.column, -np.ones(size))]
-    if drifting:
-        blocks.append((ends.count + ends.ranks + ends.column, -ends.phase))
-    columns, data = (np.concatenate([b[i] for b in blocks]) for i in range(2))
-    width = ends.count + ends.ranks * (2 if drifting else 1)
-    at = (np.tile(members, len(blocks)), columns)
-    design = sparse.csr_matrix((data, at), shape=(size, width))
-    weight = np.ones(size)
-    solution = np.zeros(width)
-    # Start from the means: the solver then works on microseconds, not on whole recordings.
-    solution[: ends.count] = np.bincount(ends.row, ends.value) / np.bincount(ends.row)
-    residual = ends.value
-    for _ in range(ROUNDS):
-        residual = ends.value - design @ solution
-        step = lsqr(sparse.diags(weight) @ design, weight * residual, atol=1e-10, btol=1e-10)[0]
-        solution += step
-        residual = ends.value - design @ solution
-        scale = max(1.4826 * float(np.median(np.abs(residual))), 1.0)
-        weight = np.sqrt(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residual), 1e-9)))
-    return solution, residual
+def _solve(ends: _Ends, *, drifting: bool) -> tuple[F64, F64, F64]:
+    """Offsets, drifts (0 unless asked for) and residuals."""
+    ptr = np.searchsorted(ends.row, np.arange(ends.count + 1))
+    shape, huber = (ends.ranks, drifting), (ROUNDS, HUBER)
+    found = robust_fit(ptr, ends.column, ends.value, ends.phase, shape, huber)
+    offset, drift, residual = found
+    return offset, drift, residual
 
 
 def _drifts(ends: _Ends) -> F64:
@@ -165,21 +150,34 @@ def _drifts(ends: _Ends) -> F64:
     """
     drift = np.zeros(ends.ranks)
     label = _often_together(ends)
-    for group in np.unique(label):
-        inside = label[ends.column] == group
-        whole = np.bincount(ends.row, ~inside, minlength=ends.count) == 0
-        keep = inside & whole[ends.row]
-        if (label == group).sum() < 2 or not keep.any():
+    lowest = np.full(ends.count, ends.ranks)
+    highest = np.full(ends.count, -1)
+    np.minimum.at(lowest, ends.row, label[ends.column])
+    np.maximum.at(highest, ends.row, label[ends.column])
+    whole = np.flatnonzero((lowest == highest)[ends.row])  # collectives within one set
+    if not len(whole):
+        return drift
+    whole = whole[np.argsort(label[ends.column[whole]], kind="stable")]
+    groups, first = np.unique(label[ends.column[whole]], return_index=True)
+    members = np.bincount(label)
+    span = float(np.ptp(ends.value))
+    for group, keep in zip(groups, np.split(whole, first[1:]), strict=True):
+        if members[group] < 2:
             continue
-        row = np.unique(ends.row[keep], return_inverse=True)[1]
-        column = np.unique(ends.column[keep], return_inverse=True)[1]
-        part = _Ends(row, column, ends.value[keep], int(row.max()) + 1, int(column.max()) + 1)
-        solution, residual = _solve(part, drifting=True)
-        found = _against_reference(part, solution[part.count + part.ranks :])
+        part = _part(ends, keep)
+        _, found, residual = _solve(part, drifting=True)
+        found = _against_reference(part, found)
         if _is_significant(part, found, residual):
             # Phases of the part and of the whole recording differ by their spans.
-            drift[label == group] = found * np.ptp(ends.value) / max(float(np.ptp(part.value)), 1.0)
+            drift[label == group] = found * span / max(float(np.ptp(part.value)), 1.0)
     return drift
+
+
+def _part(ends: _Ends, keep: I64) -> _Ends:
+    """Some members as ends of their own."""
+    row = np.unique(ends.row[keep], return_inverse=True)[1]
+    column = np.unique(ends.column[keep], return_inverse=True)[1]
+    return _Ends(row, column, ends.value[keep], int(row.max()) + 1, int(column.max()) + 1)
 
 
 def _often_together(ends: _Ends) -> I64:

@@ -1,4 +1,4 @@
-"""Write a job graph as Chakra graphs, so that simulators run what foretrace has built.
+"""Write job graphs as Chakra graphs, so that simulators run what foretrace has built.
 
 The meeting of ranks is theirs: a communication node waits for its own rank's predecessors, and
 the simulator makes it wait for the others.
@@ -7,14 +7,24 @@ the simulator makes it wait for the others.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
+from foretrace.replay.build import build
+from foretrace.replay.build.recorded import has_own_graph
+from foretrace.replay.chakra_operations import Operations
 from foretrace.replay.graph import I32, I64, EdgeKind, JobGraph, TaskKind
-from foretrace.traces.exporters.chakra import Edges, RankFacts, Tasks, encode_groups, encode_rank
-from foretrace.traces.schema import COLLECTIVE_KINDS
+from foretrace.traces.errors import GraphError
+from foretrace.traces.exporters.chakra import (
+    Edges,
+    RankFacts,
+    Tasks,
+    encode_groups,
+    encode_rank,
+    export_chakra,
+)
 from foretrace.traces.storage import Folder
+from foretrace.traces.store import TraceSet
 
 _EVENT_KIND = {
     TaskKind.CALL: "runtime",
@@ -31,8 +41,41 @@ _FROM_START = (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
 """Edges that count from the start of their source, which Chakra cannot say."""
 
 
+def export_trace(traces: TraceSet, folder: str | os.PathLike[str], name: str) -> list[str]:
+    """Write a trace set as Chakra graphs.
+
+    What a profiler recorded becomes a job graph first, with the waits between streams, threads
+    and ranks. What came with dependencies and no better times (Chakra graphs, execution traces)
+    is written with those alone.
+
+    Args:
+        traces: the trace set.
+        folder: gets ``NAME.RANK.et`` for each rank, and ``NAME.groups.json``.
+        name: first part of their names.
+
+    Returns:
+        One line for everything that the graphs do not say.
+    """
+    try:
+        if has_own_graph(traces, traces.ranks):
+            return export_chakra(traces, folder, name)
+        found = build(traces)
+    except GraphError as error:
+        return [f"no job graph: {error}", *export_chakra(traces, folder, name)]
+    notes = export_graph(found.graph, folder, name, traces)
+    alone = sum(found.unmatched.values())
+    if alone:
+        notes.append(
+            f"{alone} communication operations have no counterpart; their durations contain waiting"
+        )
+    return notes
+
+
 def export_graph(
-    graph: JobGraph, folder: str | os.PathLike[str], name: str = "foretrace"
+    graph: JobGraph,
+    folder: str | os.PathLike[str],
+    name: str = "foretrace",
+    traces: TraceSet | None = None,
 ) -> list[str]:
     """Write each rank's part of a job graph as ``NAME.RANK.et``, and its groups.
 
@@ -43,6 +86,8 @@ def export_graph(
         graph: the job graph.
         folder: gets the files.
         name: first part of their names.
+        traces: what the graph was built from; tells element types, what each member puts in,
+            and of operations without a counterpart that they are communication.
 
     Returns:
         One line for everything that the graphs do not say.
@@ -51,16 +96,18 @@ def export_graph(
     target.fs.makedirs(target.root, exist_ok=True)
     ranks = np.unique(graph.rank[graph.rank >= 0])
     source, to, kind = _edges(graph)
+    operations = Operations.of(graph, traces)
+    world = max((traces.info(r).world_size for r in traces.ranks), default=0) if traces else 0
     place = np.full(len(graph), -1, np.int64)
     for rank in ranks.tolist():
         own = np.flatnonzero(graph.rank == rank)
         place[own] = np.arange(len(own))
         here = graph.rank[to] == rank
         edges = Edges(place[source[here]], place[to[here]], np.ones(int(here.sum()), np.bool_))
-        facts = RankFacts(rank, len(ranks), groups=graph.groups)
-        data = encode_rank(_tasks(graph, own, rank), edges, facts)
-        target.write(data, f"{name}.{rank}.et")
-    target.write(encode_groups(graph.groups), f"{name}.groups.json")
+        tasks = _tasks(graph, own, operations)
+        facts = RankFacts(rank, max(world, len(ranks)), groups=operations.groups)
+        target.write(encode_rank(tasks, edges, facts), f"{name}.{rank}.et")
+    target.write(encode_groups(operations.groups), f"{name}.groups.json")
     return _unsaid(graph, kind)
 
 
@@ -85,16 +132,16 @@ def _edges(graph: JobGraph) -> tuple[I64, I64, I32]:
     return pairs[:, 0], pairs[:, 1], kinds[first]
 
 
-def _tasks(graph: JobGraph, own: I64, rank: int) -> Tasks:
+def _tasks(graph: JobGraph, own: I64, operations: Operations) -> Tasks:
     lane = graph.lane[own]
     device = graph.lanes.device[lane].astype(np.int64)
     kind = [TaskKind(k) for k in graph.kind[own].tolist()]
     on_device = device != -1  # a host thread that carries messages counts as a device's stream
-    number = graph.lanes.number[lane]
+    number = _numbers(graph)[lane]
     talks = {
-        i: _row(graph, int(graph.collective[task]), rank)
+        i: row
         for i, (task, k) in enumerate(zip(own.tolist(), kind, strict=True))
-        if k == TaskKind.COMM and graph.collective[task] >= 0
+        if k == TaskKind.COMM and (row := operations.row(task))
     }
     return Tasks(
         name=[graph.names[i] for i in graph.name[own].tolist()],
@@ -108,22 +155,15 @@ def _tasks(graph: JobGraph, own: I64, rank: int) -> Tasks:
     )
 
 
-def _row(graph: JobGraph, collective: int, rank: int) -> dict[str, Any]:
-    """A communication operation as the rank's collectives table would have it."""
-    kind = COLLECTIVE_KINDS[graph.collectives.kind[collective]]
-    group = int(graph.collectives.group[collective])
-    size = int(graph.collectives.bytes[collective])
-    members = graph.groups[group] if group >= 0 else ()
-    shard = size // len(members) if members and size >= 0 else size
-    others = [m for m in members if m != rank]
-    return {
-        "kind": kind,
-        "group": group,
-        "bytes_in": {"all_gather": shard, "recv": 0}.get(kind, size),
-        "bytes_out": {"reduce_scatter": shard, "send": 0}.get(kind, size),
-        "peer": others[0] if kind in ("send", "recv") and len(others) == 1 else -1,
-        "seq": collective,
-    }
+def _numbers(graph: JobGraph) -> I64:
+    """Thread or stream number of each lane; carriers of messages get streams of their own."""
+    lanes, number = graph.lanes, graph.lanes.number.copy()
+    for rank in np.unique(lanes.rank):
+        mine = lanes.rank == rank
+        carrier = np.flatnonzero(mine & (lanes.device < -1))
+        first = number[mine & (lanes.device >= 0)].max(initial=-1) + 1
+        number[carrier] = first + np.arange(len(carrier))
+    return number
 
 
 def _unsaid(graph: JobGraph, kind: I32) -> list[str]:

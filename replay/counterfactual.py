@@ -79,8 +79,9 @@ def without_waits(events: RankEvents, build: Build, rank: int) -> RankEvents:
     sync, waited = sync_waiting(real)
     mine = graph.rank[sync] == rank
     rows = graph.event[sync[mine]]
-    own_cost = graph.dur_ns[sync[mine]]
-    until = events.end[rows] - own_cost
+    # A call ends with its own cost, and a stall where it returned late; on the rank's clock.
+    moved = build.alignment.correct(rank, events.end[rows]) - events.end[rows]
+    until = graph.measured_start_ns[sync[mine]] - moved
     warp = _warp(np.maximum(until - waited[mine], events.start[rows]), until)
     start[host], end[host] = warp(events.start[host]), warp(events.end[host])
     comm = np.flatnonzero(

@@ -68,7 +68,7 @@ class CriticalPath:
     end_ns: int
 
 
-PATH_CLASSES = ("compute", "communication", "copy", "host", "stall", "idle")
+PATH_CLASSES = ("compute", "communication", "copy", "host", "stall", "skew", "idle")
 """What :func:`path_class` tells apart."""
 
 
@@ -129,6 +129,7 @@ def path_class(graph: JobGraph, task: I64, part: I8) -> I8:
     table = np.full(len(TaskKind), PATH_CLASSES.index("idle"), np.int8)
     table[[TaskKind.HOST, TaskKind.CALL, TaskKind.SYNC]] = PATH_CLASSES.index("host")
     table[TaskKind.STALL] = PATH_CLASSES.index("stall")
+    table[TaskKind.SKEW] = PATH_CLASSES.index("skew")
     table[TaskKind.KERNEL] = PATH_CLASSES.index("compute")
     table[[TaskKind.MEMCPY, TaskKind.MEMSET]] = PATH_CLASSES.index("copy")
     table[TaskKind.COMM] = PATH_CLASSES.index("communication")
@@ -139,8 +140,9 @@ def path_class(graph: JobGraph, task: I64, part: I8) -> I8:
 def path_split(graph: JobGraph, path: CriticalPath) -> dict[str, int]:
     """Nanoseconds of the path per class of PATH_CLASSES; they sum to the step's length.
 
-    ``host`` and ``stall`` are host time copied from the trace; ``idle`` is the constants
-    between tasks, unexplained lateness, and time before or after anything recorded.
+    ``host`` and ``stall`` are host time copied from the trace, ``skew`` is how late a rank entered
+    the recording, also an input; ``idle`` is the constants between tasks, unexplained lateness,
+    and time before or after anything recorded.
     """
     classes = path_class(graph, path.task, path.part)
     total = np.zeros(len(PATH_CLASSES), np.int64)

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.replay.graph import I64, EdgeKind, JobGraph, Timeline
+from foretrace.replay.graph import I64, TASK_COLUMNS, EdgeKind, JobGraph, Timeline
 from foretrace.replay.kernels import (
     LANES,
     is_topological,
@@ -19,9 +19,9 @@ from foretrace.replay.kernels import (
 )
 from foretrace.traces.errors import GraphError
 
-START_EDGES = (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
+START_EDGES = (EdgeKind.LAUNCH, EdgeKind.OVERLAP, EdgeKind.SEGMENT)
 """Edges that count from the predecessor's start: a kernel may start before its launch returns,
-and before a kernel it overlaps has ended."""
+and before a kernel it overlaps has ended; a segment holds its source's duration already."""
 
 FROM_START = np.isin(np.arange(len(EdgeKind)), START_EDGES)
 """Whether edges of a kind count from their predecessor's start, by its number."""
@@ -127,14 +127,10 @@ def permuted(graph: JobGraph, order: I64) -> JobGraph:
     ptr = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     edge = np.repeat(graph.pred_ptr[:-1][order] - ptr[:-1], counts) + np.arange(ptr[-1])
-    columns = (
-        "rank", "lane", "kind", "dur_ns", "name", "event", "collective", "step",
-        "measured_start_ns", "measured_end_ns",
-    )  # fmt: skip
     steps = replace(graph.steps, begin=new[graph.steps.begin], end=new[graph.steps.end])
     return replace(
         graph,
-        **{name: getattr(graph, name)[order] for name in columns},
+        **{name: getattr(graph, name)[order] for name in TASK_COLUMNS},
         pred_ptr=ptr,
         pred=new[graph.pred[edge]],
         edge_kind=graph.edge_kind[edge],

@@ -54,6 +54,8 @@ class EdgeKind(IntEnum):
     WINDOW = 9  # initial condition: when a lane enters the recorded window
     OVERLAP = 10  # same stream, still running: counts from the earlier kernel's *start*
     POST = 11  # call -> message that a host thread sends or receives
+    QUEUE = 12  # device task -> launch that had to wait for room in a full queue
+    SEGMENT = 13  # longest path over tasks that were left out: counts from the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,13 @@ class JobGraph:
     def with_durations(self, dur_ns: I64) -> JobGraph:
         """The same graph with other durations, shape ``(n,)``, ns."""
         return replace(self, dur_ns=np.ascontiguousarray(dur_ns, dtype=np.int64))
+
+
+TASK_COLUMNS = (
+    "rank", "lane", "kind", "dur_ns", "name", "event", "collective", "step",
+    "measured_start_ns", "measured_end_ns",
+)  # fmt: skip
+"""Columns of a job graph that hold one value a task."""
 
 
 @dataclass(frozen=True, slots=True)

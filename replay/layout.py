@@ -47,7 +47,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         sequence_parallel: norms and residuals are split over ``tp`` too.
         context: how attention gets the whole sequence under ``cp``.
         flash: attention never writes its scores to memory.
-        recompute: what the backward pass computes again.
+        fused: norms, rotation and activation are one kernel each (by hand or by a compiler); else
+            each of their steps is one, in fp32 where PyTorch's own code goes there.
+        recompute: what the backward pass computes again: ``selective`` attention alone,
+            ``operations`` all but attention and every other matrix product (as torchtitan does).
         precision: operand type of matrix products, as in ``Gpu.flops``.
         accumulate_bytes: of one gradient as it is reduced.
         overlap_gradients: gradients are reduced while the backward pass runs.
@@ -75,7 +78,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     sequence_parallel: bool = True
     context: Literal["ring", "ulysses"] = "ring"
     flash: bool = True
-    recompute: Literal["none", "selective", "full"] = "none"
+    fused: bool = True
+    recompute: Literal["none", "selective", "operations", "full"] = "none"
     precision: str = "bf16"
     accumulate_bytes: int = 4
     overlap_gradients: bool = True

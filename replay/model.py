@@ -40,6 +40,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         query_rank: width that queries are squeezed through (latent attention), 0 for none.
         kv_rank: width that keys and values are squeezed through, 0 for none.
         rope_dim: part of a head that carries positions beside the squeezed part.
+        rotary: queries and keys are turned by their positions; else positions are added once.
         ffn: width of the MLP of a dense layer.
         gated: the MLP has three matrices instead of two.
         experts: routed experts of a mixture layer, 0 for a dense model.
@@ -63,6 +64,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     query_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
+    rotary: bool = True
     ffn: int
     gated: bool = True
     experts: int = 0

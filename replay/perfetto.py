@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foretrace.replay.graph import I32, I64, EdgeKind, JobGraph, TaskKind, Timeline
 from foretrace.replay.timeline import step_windows
-from foretrace.traces.exporters.perfetto import Flows, Slices, Tracks
+from foretrace.traces.exporters.rows import Flows, Slices, Tracks
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 _CATEGORY = {

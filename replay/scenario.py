@@ -164,12 +164,27 @@ def parse_time_ns(text: str, where: str) -> float:
     """A time with its unit, such as ``40us`` or ``-1.5ms``, in ns.
 
     Raises:
-        ScenarioError: no number with a unit.
+        ScenarioError: no number with a unit, or one that is beyond reason.
     """
     match = _TIME.match(text.strip())
-    if match and (match[3] or float(match[2]) == 0):
-        return float(match[1] + match[2]) * _UNIT_NS.get(match[3], 0.0)
-    raise ScenarioError(f"{where}: expected a time such as 40us or 1.5ms, found {text!r}")
+    if not match or not (match[3] or float(match[2]) == 0):
+        raise ScenarioError(f"{where}: expected a time such as 40us or 1.5ms, found {text!r}")
+    time_ns = float(match[1] + match[2]) * _UNIT_NS.get(match[3], 0.0)
+    if abs(time_ns) > MAX_OFFSET_NS:
+        raise ScenarioError(f"{where}: {text!r} is beyond eleven days")
+    return time_ns
+
+
+def parse_length_ns(text: str, where: str) -> float:
+    """Like :func:`parse_time_ns`, never below 0.
+
+    Raises:
+        ScenarioError: no number with a unit, or a negative one.
+    """
+    time_ns = parse_time_ns(text, where)
+    if time_ns < 0:
+        raise ScenarioError(f"{where}: a time here is never negative, found {text!r}")
+    return time_ns
 
 
 def parse_numbers(text: str, where: str) -> frozenset[int]:

@@ -21,6 +21,7 @@ first.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -83,6 +84,35 @@ def parse_scenarios(text: str, where: str = "scenarios") -> list[Scenario]:
     if twice:
         raise ScenarioError(f"{where}: two scenarios are called {twice[0]!r}")
     return scenarios
+
+
+def parse_transform(text: str) -> Scenario:
+    """A scenario of transforms in one line, applied in order.
+
+    Args:
+        text: such as ``network: bandwidth = 2.0, link = "inter"``, or several joined by ``;``. What
+            follows the name is written as in a file.
+
+    Raises:
+        ScenarioError: as in :func:`read_scenarios`.
+    """
+    where = f"transform {text!r}"
+    # A ";" ends a transform where the name of another and a colon follow, or nothing.
+    parts = re.split(rf";\s*(?=(?:{'|'.join(TRANSFORMS)})\s*(?::|;|$)|$)", text)
+    changes = []
+    for part in filter(None, map(str.strip, parts)):
+        name, _, fields = part.partition(":")
+        try:
+            values = tomllib.loads(f"fields = {{ {fields} }}")["fields"]
+        except tomllib.TOMLDecodeError as error:
+            raise ScenarioError(
+                f'{where}: expected NAME: FIELD = VALUE, ..., such as network: link = "inter", '
+                f"bandwidth = 2.0 ({error})"
+            ) from error
+        changes.append(_change({**values, "transform": name.strip()}, where))
+    if not changes:
+        raise ScenarioError(f"{where} is empty; write NAME: FIELD = VALUE, ...")
+    return Scenario(text.strip(), (), tuple(changes))
 
 
 def _scenario(entry: Any, where: str) -> Scenario:

@@ -102,7 +102,7 @@ def _fits(graph: JobGraph, term: Term) -> Mask:
         return _by_name(graph, term)
     if term.key == "kind":
         mask = _of_kinds(graph, {kind for value in term.values for kind in KIND_TASKS[value]})
-        return mask | _host_computation(graph) if "compute" in term.values else mask
+        return mask | host_computation(graph) if "compute" in term.values else mask
     if term.key == "collective":
         wanted = [COLLECTIVE_KINDS.index(value) for value in term.values]
         return _by_collective(graph, np.isin(graph.collectives.kind, wanted))
@@ -113,7 +113,7 @@ def _fits(graph: JobGraph, term: Term) -> Mask:
     return np.isin(_numbers(graph, term.key), list(term.numbers))
 
 
-def _host_computation(graph: JobGraph) -> Mask:
+def host_computation(graph: JobGraph) -> Mask:
     """Work of host threads on ranks without a device: there the operators are the computation."""
     device = graph.lanes.device[graph.lane] >= 0
     with_device = np.unique(graph.rank[(graph.lane >= 0) & device])

@@ -1,22 +1,27 @@
 """What-ifs on a job graph: the job under each scenario, replayed.
 
 Scenarios that only change durations share one pass over the graph, several at a time; waiting
-is worked out anew by the replay and never scaled.
+is worked out anew by the replay and never scaled. With rates (see ``rates``) each scenario is a
+run of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
+from foretrace.replay.costs.interference_job import SharedJob
 from foretrace.replay.engine import replay, replay_each
 from foretrace.replay.graph import I64, JobGraph, Timeline
 from foretrace.replay.scenario import Change, Scenario
 from foretrace.replay.selection import KIND_TASKS, Mask, select
 from foretrace.replay.timeline import step_windows
+from foretrace.traces.errors import ScenarioError
+
+MAX_TOTAL_NS = 4e18
+"""Sum of all durations, ns; with more than that starts might not fit into 64 bits."""
 
 __all__ = ["KIND_TASKS", "Outcome", "apply", "changed", "evaluate", "outcomes", "select"]
 
@@ -52,29 +57,51 @@ class _Case:
     meant: Mask | None
 
 
-def evaluate(graph: JobGraph, scenarios: Sequence[Scenario]) -> list[Outcome]:
+def evaluate(
+    graph: JobGraph, scenarios: Sequence[Scenario], shared: SharedJob | None = None
+) -> list[Outcome]:
     """Replay one graph under each scenario; they do not add up, each stands alone.
+
+    Args:
+        graph: the job.
+        scenarios: what to change.
+        shared: the same job with what its tasks take from their devices: then work that overlaps
+            under a scenario slows each other down, and durations are those of work alone.
 
     Raises:
         ScenarioError: a rule matches no task; raised before anything is replayed.
     """
-    return list(outcomes(graph, scenarios))
+    return list(outcomes(graph, scenarios, shared))
 
 
-def outcomes(graph: JobGraph, scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+def outcomes(
+    graph: JobGraph, scenarios: Sequence[Scenario], shared: SharedJob | None = None
+) -> Iterator[Outcome]:
     """Like :func:`evaluate`, one after the other, so that timelines can be dropped.
 
     Raises:
         ScenarioError: as the first outcome is asked for.
     """
+    graph = shared.graph if shared else graph
     cases = [_case(graph, s) for s in scenarios]
-    for same, several in groupby(cases, key=lambda case: same_dependencies(case.graph, graph)):
+    for case, timeline in zip(cases, _timelines(graph, cases, shared), strict=True):
+        yield _outcome(graph, case, timeline)
+
+
+def _timelines(
+    graph: JobGraph, cases: Sequence[_Case], shared: SharedJob | None
+) -> Iterator[Timeline]:
+    """One timeline a case; those that keep the dependencies share passes over the graph."""
+    alike = [not shared and same_dependencies(case.graph, graph) for case in cases]
+    durations = ((c.scenario.name, c.graph.dur_ns) for c, a in zip(cases, alike, strict=True) if a)
+    runs = replay_each(graph, durations)
+    for case, same in zip(cases, alike, strict=True):
         if same:
-            yield from _at_once(graph, list(several))
+            yield next(runs)
+        elif shared:
+            yield shared.replay(case.graph, case.scenario.name)
         else:
-            for case in several:
-                timeline = replay(case.graph, label=case.scenario.name)
-                yield _outcome(graph, case, timeline)
+            yield replay(case.graph, label=case.scenario.name)
 
 
 def changed(graph: JobGraph, scenario: Scenario) -> JobGraph:
@@ -110,28 +137,44 @@ def same_dependencies(one: JobGraph, other: JobGraph) -> bool:
     )
 
 
-def _at_once(graph: JobGraph, cases: list[_Case]) -> Iterator[Outcome]:
-    runs = replay_each(graph, ((c.scenario.name, c.graph.dur_ns) for c in cases))
-    for case, timeline in zip(cases, runs, strict=True):
-        yield _outcome(graph, case, timeline)
-
-
 def _case(graph: JobGraph, scenario: Scenario) -> _Case:
-    """The job under the scenario, and the tasks that any of its rules means."""
+    """The job under the scenario, and the tasks that any of its rules means.
+
+    Raises:
+        ScenarioError: it cannot be carried out; the message names the scenario.
+    """
+    try:
+        with np.errstate(invalid="ignore"):  # what leaves 64 bits is found by _check_range
+            return _carried_out(graph, scenario)
+    except ScenarioError as error:
+        if scenario.name in str(error):  # a rule that is the whole scenario
+            raise
+        raise ScenarioError(f"scenario {scenario.name!r}: {error}") from error
+
+
+def _carried_out(graph: JobGraph, scenario: Scenario) -> _Case:
     dur_ns = graph.dur_ns.copy()
     meant = np.zeros(len(graph), dtype=bool)
     for rule in scenario.rules:
         mask = select(graph, rule)
         dur_ns[mask] = new_durations(dur_ns[mask], rule.change)
         meant |= mask
+        _check_range(dur_ns)
     after = graph.with_durations(dur_ns)
     for transform in scenario.transforms:
         after = transform(after)
+        _check_range(after.dur_ns)
     if not scenario.transforms:
         return _Case(scenario, after, meant)
     if not same_dependencies(after, graph):
         return _Case(scenario, after, None)
     return _Case(scenario, after, meant | (after.dur_ns != graph.dur_ns))
+
+
+def _check_range(dur_ns: I64) -> None:
+    """Refuse durations that are out of range; a negative one comes from beyond 64 bits."""
+    if dur_ns.min(initial=0) < 0 or float(dur_ns.sum(dtype=np.float64)) > MAX_TOTAL_NS:
+        raise ScenarioError("durations grow to more than a hundred years, which cannot be meant")
 
 
 def _outcome(graph: JobGraph, case: _Case, timeline: Timeline) -> Outcome:

@@ -37,7 +37,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_index_lists_every_page() -> None:
     listed = set(re.findall(r"\]\(([^)\s]+)\)", (ROOT / "docs/index.md").read_text()))
-    assert listed == {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    pages = {p.name for form in ("*.md", "*.ipynb") for p in (ROOT / "docs").glob(form)}
+    assert listed == pages - {"index.md"}
 
 
 def test_python_imports_exist(page: Path) -> None:

@@ -69,6 +69,7 @@ class GroupTable:
         """
         if not name and not ranks:
             return -1
+        size = size if 0 <= size <= MOST_RANKS else 0
         key = (name, tuple(ranks))
         if key in self._by_key:
             return self._by_key[key]

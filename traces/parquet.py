@@ -27,6 +27,9 @@ _DELTA = (
     "target",
 )
 
+_SORTED = ("start_ns", "time_ns")
+"""Columns whose least and largest values tell a reader which rows it needs."""
+
 
 def write_table(folder: Folder, name: str, table: pa.Table) -> None:
     """Write a table of one rank into the rank's folder."""
@@ -46,7 +49,7 @@ def write_table(folder: Folder, name: str, table: pa.Table) -> None:
             row_group_size=ROW_GROUP_ROWS,
             use_dictionary=texts,
             column_encoding=delta,
-            write_statistics=True,
+            write_statistics=[name for name in schema.names if name in _SORTED],
         )
 
 
@@ -95,9 +98,9 @@ def _open(folder: Folder, path: str) -> Any:
 def _complete(table: pa.Table, name: str, wanted: list[str], rows: int) -> pa.Table:
     """Put in columns that an older writer left out, and order all as wanted."""
     columns = {c.name: c for c in TABLES[name]}
-    arrays = []
+    arrays, here = [], set(table.column_names)
     for column in (columns[w] for w in wanted):
-        if column.name in table.column_names:
+        if column.name in here:
             arrays.append(table[column.name])
         elif column.absent is None:
             raise IncompleteTraceError(f"table {name} lacks its column {column.name}")
@@ -106,6 +109,5 @@ def _complete(table: pa.Table, name: str, wanted: list[str], rows: int) -> pa.Ta
             kind = pa.string() if is_text else column.type
             filled = pa.repeat(pa.scalar(column.absent, kind), rows)
             arrays.append(filled.dictionary_encode() if is_text else filled)
-    return pa.Table.from_arrays(
-        arrays, schema=pa.schema([arrow_schema(name).field(w) for w in wanted])
-    )
+    schema = arrow_schema(name)
+    return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(w) for w in wanted]))

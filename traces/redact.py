@@ -111,10 +111,13 @@ def redact(source: str | os.PathLike[str], out: str | os.PathLike[str]) -> Redac
     if Folder.at(out).exists():
         raise TraceFormatError(f"{out}: exists; choose another name for the redacted copy")
     redactor = _learn(traces)
-    writer = TraceSetWriter(out)
-    for rank in traces.ranks:
-        writer.write_rank(_redact_rank(traces, rank, redactor))
-    writer.finish(redacted=True)
+    target = Folder.at(out)
+    parent, _, name = target.root.rpartition("/")
+    with Folder(target.fs, parent or ".").replacing(name) as part:
+        writer = TraceSetWriter(part.fs.unstrip_protocol(part.root))
+        for rank in traces.ranks:
+            writer.write_rank(_redact_rank(traces, rank, redactor))
+        writer.finish(redacted=True)
     return RedactReport(
         ranks=traces.ranks,
         replaced={kind: len(words) for kind, words in redactor.words.items()},

@@ -33,8 +33,14 @@ class Losses:
     _counts: dict[str, int] = field(default_factory=dict)
     _examples: dict[str, str] = field(default_factory=dict)
 
-    def add(self, reason: str, count: int = 1, example: bytes | str = "") -> None:
-        """Count ``count`` more losses for ``reason``; nothing happens for 0."""
+    def add(self, reason: str, count: int = 1, example: object = "") -> None:
+        """Count ``count`` more losses for ``reason``; nothing happens for 0.
+
+        Args:
+            reason: what was lost, in the words of the report.
+            count: how often.
+            example: one of them: text, or a value that is shown as Python would.
+        """
         if not count:
             return
         self._counts[reason] = self._counts.get(reason, 0) + count
@@ -49,10 +55,15 @@ class Losses:
         ]
 
 
-def shorten(text: bytes | str) -> str:
-    """The beginning of ``text`` on one line."""
-    if isinstance(text, bytes):
-        text = text[: 4 * EXAMPLE_CHARACTERS].decode("utf-8", "replace")
+def shorten(value: object) -> str:
+    """The beginning of a text, or of what a value looks like, on one line."""
+    if isinstance(value, bytes):
+        text = value[: 4 * EXAMPLE_CHARACTERS].decode("utf-8", "replace")
+    else:
+        try:
+            text = str(value)
+        except RecursionError:
+            text = "(nested too deep to be shown)"
     line = " ".join(text.split())
     return line if len(line) <= EXAMPLE_CHARACTERS else line[: EXAMPLE_CHARACTERS - 3] + "..."
 

@@ -7,6 +7,7 @@ unless a column says otherwise, so that every column is a plain array without a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
@@ -159,6 +160,7 @@ OPTIONAL_TABLES = ("memory", "dependencies")
 """Tables that a rank may lack."""
 
 
+@cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of ``table``, each field carrying its documentation."""
     return pa.schema([pa.field(c.name, c.type, metadata={"doc": c.doc}) for c in TABLES[table]])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,9 +124,17 @@ def _unique() -> str:
 
 
 def _swap(part: Path, target: Path) -> None:
-    """Put ``part`` in the place of ``target``, which may exist."""
-    old = target.with_name(f".{target.name}.{_unique()}.old")
-    if target.exists():
-        target.replace(old)
-    part.replace(target)
-    shutil.rmtree(old, ignore_errors=True)
+    """Put ``part`` in the place of ``target``, which may exist, or come and go meanwhile."""
+    while True:
+        old = target.with_name(f".{target.name}.{_unique()}.old")
+        with suppress(FileNotFoundError):
+            target.replace(old)
+        try:
+            part.replace(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another process was faster: its folder is replaced in turn
+        else:
+            return
+        finally:
+            shutil.rmtree(old, ignore_errors=True)

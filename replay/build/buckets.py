@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
+from foretrace.replay.build.named import matching
 from foretrace.replay.graph import I64
 
 STREAM_WAIT = re.compile(r"StreamWaitEvent")
@@ -26,6 +27,7 @@ def with_bucket_waits(
         (collectives.work >= 0) & (collectives.wait < 0) & (call_of[collectives.work] >= 0)
     )
     pending = pending[events.device[collectives.work[pending]] != NETWORK]
+    pending = pending[~collectives.weak[pending]]
     stray = stray_waits(events, collectives, names)
     if not len(pending) or not len(stray):
         return collectives
@@ -47,8 +49,8 @@ def with_bucket_waits(
 
 def stray_waits(events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]) -> I64:
     """Stream waits outside of the calls that issue or await a communication operation."""
-    stream_wait = [n for n in np.unique(events.name) if STREAM_WAIT.search(names[n])]
-    rows = np.flatnonzero((events.kind == KIND["runtime"]) & np.isin(events.name, stream_wait))
+    named = matching(STREAM_WAIT, names)[events.name]
+    rows = np.flatnonzero(named & (events.kind == KIND["runtime"]))
     known = np.concatenate([collectives.call, collectives.wait])
     known = known[known >= 0]
     inside = np.zeros(len(rows), bool)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.columns import KIND, NETWORK, RankCollectives, RankEvents
+from foretrace.replay.build.named import matching
 from foretrace.replay.graph import I64
 
 BLOCKING = re.compile(
@@ -36,12 +37,30 @@ class Calls:
         blocks: whether it waits for the device.
         until: its end, ns; of a call that posts a message the moment it does, since all of its
             own work lies before that.
+        cost: own cost, ns, of a call that waits and then takes its time: a launch held up by a
+            full queue, a call that allocates or frees; -1 of all others.
     """
 
     row: I64
     launches: np.ndarray
     blocks: np.ndarray
     until: I64
+    cost: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """Calls that wait though their names alone do not say so.
+
+    Attributes:
+        spins: rows that stand for a run of queries.
+        rows: rows that wait and then take their time; shape ``(k,)``.
+        cost_ns: that time, shape ``(k,)``.
+    """
+
+    spins: I64
+    rows: I64
+    cost_ns: I64
 
 
 def device_call_rows(events: RankEvents) -> I64:
@@ -65,7 +84,11 @@ def device_call_rows(events: RankEvents) -> I64:
 
 
 def find_calls(
-    events: RankEvents, collectives: RankCollectives, call_of: I64, names: tuple[str, ...]
+    events: RankEvents,
+    collectives: RankCollectives,
+    call_of: I64,
+    names: tuple[str, ...],
+    special: Special,
 ) -> Calls:
     """Launching and blocking calls of one rank, in order of start.
 
@@ -74,21 +97,26 @@ def find_calls(
         collectives: the rank's communication operations.
         call_of: from :func:`device_call_rows`.
         names: the job's names.
+        special: calls that other rules found to wait.
     """
     is_runtime = events.kind == KIND["runtime"]
     work = np.flatnonzero(events.is_device_work & (call_of >= 0))
     launches = np.zeros(len(events.kind), bool)
     launches[call_of[work]] = True
-    blocks = is_runtime & _named(events, names, BLOCKING)
+    blocks = is_runtime & matching(BLOCKING, names)[events.name]
     blocks |= _blocked_copies(events, call_of, names)
     blocks[network_waits(events, collectives)[1]] = True
-    rows = np.flatnonzero((launches & is_runtime) | blocks)
+    blocks[special.spins] = True
+    cost = np.full(len(events.kind), -1, np.int64)
+    cost[special.rows] = special.cost_ns
+    blocks[special.rows] = False
+    rows = np.flatnonzero((launches & is_runtime) | blocks | (cost >= 0))
     until = events.end.copy()
     posts = work[is_message(events, work)]
     until[call_of[posts]] = np.clip(
         events.start[posts], events.start[call_of[posts]], events.end[call_of[posts]]
     )
-    return Calls(rows, launches[rows], blocks[rows], until[rows])
+    return Calls(rows, launches[rows], blocks[rows], until[rows], cost[rows])
 
 
 def is_message(events: RankEvents, rows: I64) -> np.ndarray:
@@ -108,21 +136,14 @@ def network_waits(events: RankEvents, collectives: RankCollectives) -> tuple[I64
     return work[here], wait[here]
 
 
-def _named(events: RankEvents, names: tuple[str, ...], pattern: re.Pattern[str]) -> np.ndarray:
-    """Rows whose name matches; the pattern runs once per distinct name."""
-    used = np.unique(events.name)
-    hit = np.array([n for n in used if pattern.search(names[n])], events.name.dtype)
-    return np.isin(events.name, hit)
-
-
 def _blocked_copies(events: RankEvents, call_of: I64, names: tuple[str, ...]) -> np.ndarray:
     """Copy calls that return only after their copy: by kind, or as the trace shows."""
     copies = np.flatnonzero((events.kind == KIND["memcpy"]) & (call_of >= 0))
     calls = call_of[copies]
     done_inside = events.end[copies] <= events.end[calls] + RETURN_TOLERANCE_NS
     long = events.end[calls] - events.start[calls] >= BLOCKED_COPY_NS
-    by_kind = _named(events, names, PAGEABLE_TO_HOST)[copies]
-    synchronous = _named(events, names, SYNCHRONOUS_COPY)[calls]
+    by_kind = matching(PAGEABLE_TO_HOST, names)[events.name[copies]]
+    synchronous = matching(SYNCHRONOUS_COPY, names)[events.name[calls]]
     result = np.zeros(len(events.kind), bool)
     result[calls[by_kind | synchronous | (done_inside & long)]] = True
     return result

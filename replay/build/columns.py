@@ -9,9 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foretrace.replay.graph import I8, I32, I64
+from foretrace.traces.classify import kernel_class
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.schema import COLLECTIVE_KINDS, EVENT_KINDS
 from foretrace.traces.store import TraceSet
+
+RECORDED_LIBRARIES = ("", "nccl", "rccl")
+"""Libraries whose kernels stand behind a collective call, recorded or not."""
 
 NETWORK = -2
 """Device number of host threads that carry out communication."""
@@ -20,9 +24,11 @@ SEND = COLLECTIVE_KINDS.index("send")
 
 KIND = {name: code for code, name in enumerate(EVENT_KINDS)}
 
+_IS_HOST = np.isin(np.array(EVENT_KINDS), ("host_op", "runtime", "annotation"))
+
 EVENT_COLUMNS = (
     "kind", "name", "start_ns", "dur_ns", "thread", "device", "stream", "correlation",
-    "external_id", "step", "wait_stream", "wait_correlation", "fwd_thread", "shapes",
+    "step", "wait_stream", "wait_correlation", "fwd_thread", "shapes",
 )  # fmt: skip
 
 COLLECTIVE_COLUMNS = (
@@ -45,18 +51,21 @@ class NameTable:
     def numbers(self, column: pa.ChunkedArray) -> I32:
         """The numbers of a text column, shape ``(rows,)``."""
         codes, words = dictionary(column)
-        lookup = np.array([self.number(w) for w in words] or [0], np.int32)
-        return lookup[codes]
+        return _numbered(self.ids, words)[codes]
 
     def shapes(self, column: pa.ChunkedArray) -> I32:
         """Numbers of the texts of a column of shapes, in a table of their own."""
         codes, words = dictionary(column)
-        numbers = [self.shape_ids.setdefault(w, len(self.shape_ids)) for w in words]
-        return np.array(numbers or [0], np.int32)[codes]
+        return _numbered(self.shape_ids, words)[codes]
 
     def names(self) -> tuple[str, ...]:
         """All names in order of their numbers."""
         return tuple(self.ids)
+
+
+def _numbered(ids: dict[str, int], words: list[str]) -> I32:
+    """The numbers of texts, new ones added; [0] where there is none."""
+    return np.array([ids.setdefault(w, len(ids)) for w in words] or [0], np.int32)
 
 
 def dictionary(column: pa.ChunkedArray) -> tuple[I32, list[str]]:
@@ -91,6 +100,7 @@ class RankEvents:
         wait_correlation: on sync rows.
         backward: whether the row is a backward operator.
         shape: number of its input shapes in the job's table of shapes.
+        clock: host whose clock the rank's host rows are known to be on, "" unknown.
     """
 
     rank: int
@@ -107,6 +117,7 @@ class RankEvents:
     wait_correlation: I64
     backward: np.ndarray
     shape: I32
+    clock: str = ""
 
     @property
     def is_device_work(self) -> np.ndarray:
@@ -116,8 +127,7 @@ class RankEvents:
     @property
     def is_host(self) -> np.ndarray:
         """Rows of host threads that the graph uses (operators, calls, annotations)."""
-        host = np.isin(self.kind, [KIND["host_op"], KIND["runtime"], KIND["annotation"]])
-        result: np.ndarray = host & (self.thread != -1)
+        result: np.ndarray = _IS_HOST[self.kind] & (self.thread != -1)
         return result
 
 
@@ -139,6 +149,8 @@ class RankCollectives:
         p2p: point-to-point.
         peer: global rank of the peer, -1 unknown.
         bytes: larger of bytes in and out, -1 unknown.
+        weak: a kernel that communicates on its own (symmetric memory, DeepEP, NVSHMEM ...): only
+            its name says so, nothing says with whom.
     """
 
     kind: I8
@@ -154,6 +166,7 @@ class RankCollectives:
     p2p: np.ndarray
     peer: I32
     bytes: I64
+    weak: np.ndarray
 
 
 def read_rank(trace: TraceSet, rank: int, names: NameTable) -> tuple[RankEvents, RankCollectives]:
@@ -165,9 +178,34 @@ def read_rank(trace: TraceSet, rank: int, names: NameTable) -> tuple[RankEvents,
         names: the job's name table; new names are added.
     """
     events = events_from_table(rank, trace.events(rank, columns=list(EVENT_COLUMNS)), names)
-    collectives = collectives_from_table(trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS)))
+    table: pa.Table = trace.collectives(rank, columns=list(COLLECTIVE_COLUMNS))
+    if not len(events.kind):  # operations that nobody saw running are nothing to replay
+        table = table.slice(0, 0)
+    collectives = collectives_from_table(table)
     _check(trace, rank, events, collectives)
+    collectives = with_weak(events, collectives, names.names())
+    events = replace(events, clock=_known_clock(trace, rank))
     return with_network_lanes(events, collectives), collectives
+
+
+def _known_clock(trace: TraceSet, rank: int) -> str:
+    """The host whose clock a rank was found to share with the recording's reference, else ""."""
+    info = trace.info(rank)
+    measured = [tuple(sample) for sample in info.clock_samples]
+    shared = bool(measured) and all(sample[1:] == (0, 0) for sample in measured)
+    return info.host if shared else ""
+
+
+def with_weak(
+    events: RankEvents, collectives: RankCollectives, names: tuple[str, ...]
+) -> RankCollectives:
+    """Mark kernels that communicate without any record of a collective."""
+    work = collectives.work
+    bare = (work >= 0) & (collectives.call < 0) & (collectives.group < 0)
+    bare &= (collectives.comm_id == 0) & (collectives.seq < 0) & (collectives.peer < 0)
+    used = np.unique(events.name[work[bare]])
+    own = [n for n in used if kernel_class(names[n])[0] not in RECORDED_LIBRARIES]
+    return replace(collectives, weak=bare & np.isin(events.name[work], own))
 
 
 def _check(trace: TraceSet, rank: int, events: RankEvents, collectives: RankCollectives) -> None:
@@ -264,6 +302,7 @@ def collectives_from_table(table: pa.Table) -> RankCollectives:
         p2p=table["p2p"].to_numpy().astype(bool),
         peer=_ints(table, "peer").astype(np.int32),
         bytes=np.maximum(_ints(table, "bytes_in"), _ints(table, "bytes_out")),
+        weak=np.zeros(len(table), bool),
     )
 
 

@@ -31,6 +31,7 @@ class Communicator:
         group_size: members, -1 unknown.
         seq: sequence numbers, -1 unknown.
         p2p: whether all operations are point-to-point.
+        weak: whether they are kernels that communicate without a record.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Communicator:
     group_size: int
     seq: I64
     p2p: bool
+    weak: bool = False
 
 
 def communicators(
@@ -63,6 +65,8 @@ def communicators(
             members["group", groups[c.group[i]], c.key[i]].append(i)
         elif c.comm_id[i]:
             members["comm", (), f"{c.comm_id[i]:x}"].append(i)
+        elif c.weak[i]:
+            members["weak", (), f"{device[i]}:{stream[i]}"].append(i)
         else:
             members["stream", (), f"{device[i]}:{stream[i]}"].append(i)
     result = []
@@ -80,11 +84,12 @@ def communicators(
                 ends=events.end[work],
                 starts=events.start[work],
                 ranks=key[1],  # type: ignore[arg-type]
-                handle=f"{key[0]}:{key[2]}" if key[0] != "stream" else "",
+                handle=f"{key[0]}:{key[2]}" if key[0] in ("group", "comm") else "",
                 group_rank=_mode(c.group_rank[at]),
                 group_size=_mode(c.group_size[at]),
                 seq=c.seq[at],
                 p2p=p2p,
+                weak=key[0] == "weak",
             )
         )
     return result

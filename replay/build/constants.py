@@ -12,28 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foretrace.replay.engine import counts_from_start
-from foretrace.replay.graph import EdgeKind, JobGraph, TaskKind
-from foretrace.replay.kernels import latest_predecessor
-
-PERCENTILE = 40.0
-
-RUN = 16
-MIN_RUNS = 5
-"""Samples are averaged over runs of this length (shorter where there are few of them)."""
-
-CLIP = 4.0
-"""Samples beyond this many medians count as that many."""
-
-MIN_SAMPLES = 20
-"""A rank with fewer samples takes the constant pooled over all ranks."""
+from foretrace.replay.build.labelkernel import distinct, grouped
+from foretrace.replay.build.owngaps import with_own_gaps
+from foretrace.replay.build.slackkernel import count_beyond, low_ends
+from foretrace.replay.build.slacks import MIN_SAMPLES, Slacks, low_percentile, slacks, time_order
+from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind
 
 OUTLIER = 20
 """A task whose slack is this many times its constant (and 100 us) is listed as an outlier."""
 
 ROUNDS = 3
-
-DELAYED = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.SYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,8 @@ def with_constants(
 ) -> tuple[JobGraph, tuple[Constant, ...]]:
     """Estimate the constants and set them as the delays of their edges.
 
-    Which predecessor decides depends on the delays themselves, hence a few rounds.
+    Which predecessor decides depends on the delays themselves, hence a few rounds. Kernels that
+    are seen often get a gap of their own at last (see ``owngaps``).
 
     Args:
         graph: the job graph, its edges without delays.
@@ -74,24 +63,17 @@ def with_constants(
     """
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
     label = _labels(graph.edge_kind, graph.kind[graph.pred], graph.kind[target], graph.rank[target])
-    constants: tuple[Constant, ...] = ()
+    labels, number = distinct(label)
+    in_time = time_order(graph)
     for _ in range(ROUNDS):
-        constants = _estimate(graph, label, borrow)
-        delay = graph.edge_delay_ns.copy()
-        known = _labels(
-            np.array([c.edge for c in constants], np.int8),
-            np.array([c.source for c in constants], np.int8),
-            np.array([c.target for c in constants], np.int8),
-            np.array([c.rank for c in constants], np.int32),
-        )
-        values = np.array([c.delay_ns for c in constants], np.int64)
-        if len(known):
-            order = np.argsort(known)
-            at = np.minimum(np.searchsorted(known[order], label), len(known) - 1)
-            hit = known[order][at] == label
-            delay[hit] = values[order][at[hit]]
+        found = _estimate(graph, slacks(graph, borrow, in_time), labels, number)
+        if not len(found.label):
+            break
+        at = np.minimum(np.searchsorted(found.label, labels), len(found.label) - 1)
+        hit = found.label[at] == labels
+        delay = np.where(hit[number], found.delay_ns[at][number], graph.edge_delay_ns)
         graph = replace(graph, edge_delay_ns=delay)
-    return graph, constants
+    return with_own_gaps(graph, borrow, in_time), _constants(found)
 
 
 def _labels(
@@ -103,43 +85,58 @@ def _labels(
     return number
 
 
-def _estimate(graph: JobGraph, label: np.ndarray, borrow: frozenset[int]) -> tuple[Constant, ...]:
-    """One round: slack beyond each task's deciding predecessor."""
-    from_start = counts_from_start(graph)
-    _, bound = latest_predecessor(
-        graph.measured_start_ns,
-        graph.measured_end_ns,
-        graph.pred_ptr,
-        graph.pred,
-        from_start,
-        graph.edge_delay_ns,
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Constants of one round, by label ascending; shape ``(constants,)``; see :class:`Constant`."""
+
+    label: I64
+    delay_ns: I64
+    samples: I64
+    outliers: I64
+    pooled: np.ndarray
+
+
+def _estimate(graph: JobGraph, found: Slacks, labels: I64, number: I64) -> _Found:
+    """One round: slack beyond each task's deciding predecessor.
+
+    Args:
+        graph: the job graph.
+        found: its slacks.
+        labels: labels of its edges, ascending.
+        number: place of each edge's label among them.
+    """
+    own = number[found.edge]
+    order, first = grouped(own, len(labels))
+    slack = found.slack_ns[order]
+    ranks = np.unique(graph.rank[graph.rank >= 0]).astype(np.int64)
+    kinds = np.unique(labels[np.diff(first) > 0] >> 32)
+    # Every rank gets the constant, also one that has such edges but no deciding one.
+    label = ((kinds << 32)[:, None] + ranks).reshape(-1)
+    at = np.minimum(np.searchsorted(labels, label), max(len(labels) - 1, 0))
+    known = labels[at] == label
+    begin, stop = np.where(known, first[at], 0), np.where(known, first[at + 1], 0)
+    samples = stop - begin
+    enough = samples >= MIN_SAMPLES
+    delay = low_ends(slack, begin, stop)
+    of_edge = labels[own] >> 32
+    for kind in np.unique(label[~enough] >> 32).tolist():
+        few = ~enough & (label >> 32 == kind)
+        delay[few], samples[few] = _pooled(found.slack_ns, of_edge, kind)
+    outliers = count_beyond(slack, begin, stop, np.maximum(OUTLIER * delay, 100_000))
+    return _Found(label, delay, samples, outliers, ~enough)
+
+
+def _constants(found: _Found) -> tuple[Constant, ...]:
+    """The constants one by one."""
+    kind = found.label >> 32
+    columns = (
+        kind // 4096, kind // 64 % 64, kind % 64, found.label & 0xFFFFFFFF, found.delay_ns,
+        found.samples, found.outliers, found.pooled,
+    )  # fmt: skip
+    return tuple(
+        Constant(EdgeKind(edge), TaskKind(source), TaskKind(target), *rest)
+        for edge, source, target, *rest in zip(*(c.tolist() for c in columns), strict=True)
     )
-    tasks = np.flatnonzero((bound >= 0) & (graph.rank >= 0))
-    tasks = tasks[np.isin(graph.edge_kind[bound[tasks]], DELAYED)]
-    tasks = tasks[~np.isin(graph.rank[tasks], list(borrow))]
-    tasks = tasks[np.argsort(graph.measured_start_ns[tasks], kind="stable")]
-    edge = bound[tasks]
-    pred = graph.pred[edge]
-    ready = np.where(from_start[edge], graph.measured_start_ns[pred], graph.measured_end_ns[pred])
-    slack = graph.measured_start_ns[tasks] - ready
-    own = label[edge]
-    ranks = np.unique(graph.rank[graph.rank >= 0])
-    result = []
-    for kind in np.unique(own >> 32):
-        pooled, pooled_count = _pooled(slack, own >> 32, int(kind))
-        edge_kind = EdgeKind(int(kind) // 4096)
-        source, target = TaskKind(int(kind) // 64 % 64), TaskKind(int(kind) % 64)
-        # Every rank gets the constant, also one that has such edges but no deciding one.
-        for rank in ranks:
-            mine = slack[own == (kind << 32) + rank]
-            enough = len(mine) >= MIN_SAMPLES
-            delay = low_percentile(mine) if enough else pooled
-            far = int((mine > max(OUTLIER * delay, 100_000)).sum())
-            count = len(mine) if enough else pooled_count
-            result.append(
-                Constant(edge_kind, source, target, int(rank), delay, count, far, not enough)
-            )
-    return tuple(result)
 
 
 def _pooled(slack: np.ndarray, kinds: np.ndarray, kind: int) -> tuple[int, int]:
@@ -156,22 +153,3 @@ def _pooled(slack: np.ndarray, kinds: np.ndarray, kind: int) -> tuple[int, int]:
         if same.sum() >= MIN_SAMPLES:
             return low_percentile(slack[same]), int(same.sum())
     return max(int(slack[same].min()), 0), int(same.sum())
-
-
-def low_percentile(slack: np.ndarray) -> int:
-    """The low end of the slack, never negative, ns.
-
-    Samples, in order of time, are first averaged over short runs: clocks that tick in whole
-    microseconds spread equal gaps over two or three values, and a percentile of single samples
-    would measure the ticks. The percentile of the runs' means stays low where the slack itself
-    varies. Outliers are cut back first, so that lateness never becomes a constant.
-    """
-    if not len(slack):
-        return 0
-    median = float(np.median(slack))
-    tick = int(np.gcd.reduce(slack))
-    slack = np.minimum(slack, max(median + 2 * tick, CLIP * median))
-    run = max(min(RUN, len(slack) // MIN_RUNS), 1)
-    whole = len(slack) // run * run
-    means = slack[:whole].reshape(-1, run).mean(axis=1)
-    return max(int(np.percentile(means, PERCENTILE)), 0)

@@ -11,6 +11,7 @@ from foretrace.replay.build.calls import MAX_DRIFT, is_message
 from foretrace.replay.build.columns import KIND, RankEvents
 from foretrace.replay.build.context import Context
 from foretrace.replay.build.host import HostTasks
+from foretrace.replay.build.launches import stream_order
 from foretrace.replay.build.parts import GraphParts
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
 
@@ -29,16 +30,11 @@ class DeviceTasks:
         begin: task that the row's predecessors must allow (ARRIVE of a communication kernel).
         finish: task whose end is the row's end (COMM of a communication kernel).
         queue: rows of device work sorted by (device, stream, start).
-        queue_key: stream index of each row of ``queue``.
-        launched_at: start of the call that caused the row; before everything without one, since
-            such work was launched before the window.
     """
 
     begin: I64
     finish: I64
     queue: I64
-    queue_key: I64
-    launched_at: I64
 
 
 def add_device_tasks(
@@ -60,15 +56,11 @@ def add_device_tasks(
             shape ``(rows,)``.
         context: what all ranks share.
     """
-    rows = np.flatnonzero(events.is_device_work)
-    order = np.lexsort(
-        (events.end[rows], events.start[rows], events.stream[rows], events.device[rows])
-    )
-    rows = rows[order]
-    stream = np.stack([events.device[rows].astype(np.int64), events.stream[rows]], axis=1)
-    streams, key = np.unique(stream, axis=0, return_inverse=True)
-    lanes = np.array([parts.lane(events.rank, int(d), int(s)) for d, s in streams] or [0], np.int32)
-    lane = lanes[key] if len(rows) else np.zeros(0, np.int32)
+    rows = stream_order(events)
+    key = np.cumsum(_new_stream(events, rows)) - 1
+    heads = rows[_heads(key)]
+    streams = zip(events.device[heads].tolist(), events.stream[heads].tolist(), strict=True)
+    lane = np.array([parts.lane(events.rank, *s) for s in streams] or [0], np.int32)[key]
     comm = exec_ns[rows] >= 0
     kinds = np.array([TASK_OF_EVENT.get(k, 0) for k in range(256)], np.int8)[events.kind[rows]]
     start, end = events.start[rows], events.end[rows]
@@ -104,12 +96,7 @@ def add_device_tasks(
         lane=lane[orphan], name=context.skew_name,
     )  # fmt: skip
     parts.add_edges(skew, begin[orphan], EdgeKind.WINDOW)
-    launched_at = np.full(len(events.kind), np.iinfo(np.int64).min)
-    has_call = call >= 0
-    launched_at[rows[has_call]] = events.start[call[has_call]]
-    return DeviceTasks(
-        _by_row(events, rows, begin), _by_row(events, rows, finish), rows, key, launched_at
-    )
+    return DeviceTasks(_by_row(events, rows, begin), _by_row(events, rows, finish), rows)
 
 
 def add_device_marks(
@@ -161,6 +148,14 @@ def _add_stream_order(
 
 
 MAX_TOLERANCE_NS = 2_000
+
+
+def _new_stream(events: RankEvents, rows: I64) -> np.ndarray:
+    """Where another stream begins among rows in stream order, shape ``(rows,)``."""
+    device, stream = events.device[rows], events.stream[rows]
+    new = np.ones(len(rows), bool)
+    new[1:] = (device[1:] != device[:-1]) | (stream[1:] != stream[:-1])
+    return new
 
 
 def _heads(key: I64) -> np.ndarray:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.columns import RankEvents
+from foretrace.replay.build.gapkernel import boundary_order, describe
+from foretrace.replay.build.labelkernel import distinct, medians
 from foretrace.replay.graph import I32, I64
 from foretrace.replay.kernels import enclosing_rows
 
@@ -35,8 +37,11 @@ class Boundaries:
     Attributes:
         thread: index into ``threads``.
         time: ns.
+        gap: time to the next boundary of the thread, 0 behind the last.
         label: ``2 * name + is_end``.
-        shape: input shapes of that row: on a CPU the inside of an operator depends on them.
+        pair: label of the gap: this boundary and the next one, input shapes included, since on
+            a CPU the inside of an operator depends on them. A hash: collisions among a job's
+            thousands of pairs are as good as impossible.
         row: event row that starts or ends there.
         inside: innermost row that is open behind the boundary, -1 for none.
         depth: rows open *after* the boundary.
@@ -46,70 +51,28 @@ class Boundaries:
 
     thread: I32
     time: I64
+    gap: I64
     label: I64
-    shape: I64
+    pair: I64
     row: I64
     inside: I64
     depth: I32
     threads: I64
     first: I64
 
-    @property
-    def gap(self) -> I64:
-        """Time to the next boundary of the thread, 0 behind the last; shape ``(b,)``."""
-        gap = np.zeros_like(self.time)
-        gap[:-1] = np.diff(self.time)
-        gap[self.first[1:] - 1] = 0
-        return gap
-
-    @property
-    def pair(self) -> I64:
-        """Label of the gap behind each boundary: (this boundary, next boundary), shapes included.
-
-        A hash: collisions among a job's thousands of pairs are as good as impossible.
-        """
-        mixed = (self.label.astype(np.uint64) << np.uint64(24)) ^ self.shape.astype(np.uint64)
-        mixed *= _MIX
-        mixed ^= mixed >> np.uint64(29)
-        pair = mixed * _MIX + np.roll(mixed, -1)
-        return (pair >> np.uint64(1)).astype(np.int64)
-
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-
 
 def boundaries(events: RankEvents) -> Boundaries:
     """Boundaries of all host rows of one rank."""
     rows = np.flatnonzero(events.is_host)
-    threads, lane = np.unique(events.thread[rows], return_inverse=True)
+    threads, lane = distinct(events.thread[rows])
     start, end = events.start[rows], events.end[rows]
-    time = np.concatenate([start, end])
-    is_end = np.repeat([0, 1], len(rows))
-    label = 2 * np.tile(events.name[rows].astype(np.int64), 2) + is_end
-    thread = np.tile(lane, 2).astype(np.int32)
-    # At one instant: rows end (inner ones first), empty rows open and close, rows begin (outer
-    # ones first). Anything else makes neighbours look nested where clocks tick coarsely.
-    empty = np.tile(start == end, 2)
-    phase = np.where(empty, 1, np.where(is_end == 1, 0, 2))
-    within = np.where(is_end == 1, -np.tile(start, 2), -np.tile(end, 2))
-    within[empty] = (2 * np.tile(np.arange(len(rows)), 2) + is_end)[empty]
-    order = np.lexsort((within, phase, time, thread))
-    step = np.where(is_end[order] == 1, -1, 1)
-    first = np.searchsorted(thread[order], np.arange(len(threads) + 1))
-    row = np.tile(rows, 2)[order]
-    depth = np.cumsum(step)
-    # Each thread's steps sum to zero, so the running sum needs no reset between threads.
-    return Boundaries(
-        thread=thread[order],
-        time=time[order],
-        label=label[order],
-        shape=np.tile(events.shape[rows], 2)[order].astype(np.int64),
-        row=row,
-        inside=enclosing_rows(row, is_end[order] == 1, first),
-        depth=depth.astype(np.int32),
-        threads=threads,
-        first=first,
+    order, first = boundary_order(start, end, lane, len(threads))
+    item, time, gap, label, pair, depth, thread = describe(
+        order, first, start, end, events.name[rows], events.shape[rows]
     )
+    row = rows[item]
+    inside = enclosing_rows(row, order >= len(rows), first)
+    return Boundaries(thread, time, gap, label, pair, row, inside, depth, threads, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +104,6 @@ def typical_gaps(samples: list[tuple[I64, I64]]) -> TypicalGaps:
     """Typical gaps from every rank's ``(pair, gap_ns)`` arrays."""
     pair = np.concatenate([s[0] for s in samples]) if samples else np.zeros(0, np.int64)
     gap = np.concatenate([s[1] for s in samples]) if samples else np.zeros(0, np.int64)
-    order = np.lexsort((gap, pair))
-    pair, gap = pair[order], gap[order]
-    labels, first, count = np.unique(pair, return_index=True, return_counts=True)
-    often = count >= MIN_SAMPLES
-    labels, first, count = labels[often], first[often], count[often]
-    median = gap[first + count // 2] if len(first) else np.zeros(0, np.int64)
-    spread = (
-        np.abs(gap - np.repeat(median, count))
-        if often.all()
-        else _deviation(pair, gap, labels, median)
-    )
-    order = np.lexsort((spread, pair))
-    mad = spread[order][first + count // 2] if len(first) else np.zeros(0, np.int64)
-    fence = median + (FENCE_MADS * 1.4826 * mad).astype(np.int64)
+    labels, median, deviation = medians(pair, gap, MIN_SAMPLES)
+    fence = median + (FENCE_MADS * 1.4826 * deviation).astype(np.int64)
     return TypicalGaps(labels, median, fence)
-
-
-def _deviation(pair: I64, gap: I64, labels: I64, median: I64) -> I64:
-    """Distance of each gap from its pair's median; rare pairs get 0."""
-    if not len(labels):
-        return np.zeros_like(gap)
-    row = np.minimum(np.searchsorted(labels, pair), len(labels) - 1)
-    known = labels[row] == pair
-    return np.where(known, np.abs(gap - median[row]), 0)

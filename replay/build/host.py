@@ -12,46 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretrace.replay.build.calls import Calls
+from foretrace.replay.build.anchors import (
+    BURST_FIRST,
+    BURST_LAST,
+    GIVE,
+    RESUME,
+    Anchors,
+)
 from foretrace.replay.build.columns import RankEvents
 from foretrace.replay.build.context import Context
 from foretrace.replay.build.gaps import WAKE_PAIR, Boundaries, TypicalGaps
-from foretrace.replay.build.handoffs import Handoffs
 from foretrace.replay.build.parts import GraphParts
-from foretrace.replay.build.steps import Marks
 from foretrace.replay.graph import I64, EdgeKind, TaskKind
 from foretrace.replay.kernels import longest_gap
-
-NO_ROW = -1
-
-MIN_OPERATOR_NS = 5_000
-"""On ranks without a device, host work of at least this length becomes a task of its own."""
-
-GIVE, RESUME, BURST_FIRST, BURST_LAST = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Anchors:
-    """Fixed points of a rank's host threads, sorted by (thread, time); shape ``(a,)``.
-
-    Attributes:
-        thread: index of the thread.
-        start: ns.
-        end: ns, never beyond the next anchor's start.
-        kind: TaskKind.
-        row: event row, -1 for none.
-        resumes: the time before it, back to the thread's previous anchor, is a wait.
-        tag: ``4 * hand-off + role`` at the ends of a wait for another thread,
-            ``-2 - 2 * mark`` where a step begins, ``-3 - 2 * mark`` where it ends, else -1.
-    """
-
-    thread: I64
-    start: I64
-    end: I64
-    kind: np.ndarray
-    row: I64
-    resumes: np.ndarray
-    tag: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,88 +48,6 @@ class HostTasks:
     resume: I64
 
 
-def find_anchors(
-    events: RankEvents, b: Boundaries, calls: Calls, handoffs: Handoffs, marks: Marks
-) -> Anchors:
-    """Anchors of one rank.
-
-    Args:
-        events: the rank's events.
-        b: boundaries of its host rows.
-        calls: launching and blocking calls; a call that does both becomes two anchors.
-        handoffs: waits between threads.
-        marks: step marks on host threads.
-    """
-    start, end = events.start, events.end
-    pieces: list[tuple[np.ndarray, ...]] = []
-
-    def add(
-        thread: I64, at: I64, until: I64, kind: TaskKind, row: I64, *, resumes: bool, tag: I64 | int
-    ) -> None:
-        columns = (thread, at, until, kind, row, resumes, tag)
-        pieces.append(tuple(np.broadcast_to(np.asarray(c), at.shape) for c in columns))
-
-    lane = np.searchsorted(b.threads, events.thread[calls.row])
-    issue, both = calls.launches, calls.launches & calls.blocks
-    row = calls.row[issue]
-    # A call that launches and blocks: its issue takes no time of its own, its return is the wait.
-    until = np.where(calls.blocks[issue], start[row], calls.until[issue])
-    add(lane[issue], start[row], until, TaskKind.CALL, row, resumes=False, tag=-1)
-    row = calls.row[both]
-    add(lane[both], end[row], end[row], TaskKind.SYNC, row, resumes=True, tag=-1)
-    only = calls.blocks & ~calls.launches
-    row = calls.row[only]
-    add(lane[only], start[row], end[row], TaskKind.SYNC, row, resumes=False, tag=-1)
-    lane = np.searchsorted(b.threads, marks.thread)
-    mark = 2 * np.arange(len(marks.step))
-    add(lane, marks.start, marks.start, TaskKind.MARK, marks.row, resumes=False, tag=-2 - mark)
-    add(lane, marks.end, marks.end, TaskKind.MARK, marks.row, resumes=False, tag=-3 - mark)
-    number = 4 * np.arange(len(handoffs.gap))
-    for role, thread, boundary in (
-        (GIVE, handoffs.waiter, handoffs.gap),
-        (RESUME, handoffs.waiter, handoffs.gap + 1),
-        (BURST_FIRST, handoffs.worker, handoffs.burst_first),
-        (BURST_LAST, handoffs.worker, handoffs.burst_last),
-    ):
-        resumes = role in (RESUME, BURST_FIRST)
-        known = boundary >= 0
-        at, tag = b.time[boundary[known]], (number + role)[known]
-        row = np.full(len(at), NO_ROW)
-        add(thread[known], at, at, TaskKind.HOST, row, resumes=resumes, tag=tag)
-    if not events.is_device_work.any() or (events.device[events.is_device_work] < 0).all():
-        # Without a device the operators themselves are the work: each becomes a task.
-        work = np.flatnonzero(b.gap >= MIN_OPERATOR_NS)
-        edges = np.unique(np.concatenate([work, work + 1]))
-        none = np.full(len(edges), NO_ROW)
-        at = b.time[edges]
-        add(b.thread[edges].astype(np.int64), at, at, TaskKind.HOST, none, resumes=False, tag=-1)
-    return _sorted_anchors([np.concatenate(c) for c in zip(*pieces, strict=True)])
-
-
-def _sorted_anchors(columns: list[np.ndarray]) -> Anchors:
-    """Anchors in thread and time order, each cut off where the next one starts."""
-    thread, at, until, kind, row, resumes, tag = columns
-    # At one instant: bursts, gaps and blocked calls end, then marks stand, then calls begin.
-    ends = (tag < 0) & resumes
-    role = np.where(ends | (tag >= 0), np.where(np.isin(tag % 4, (RESUME, BURST_FIRST)), 1, 0), 2)
-    role = np.where(ends, 0, role)
-    role = np.where((tag >= 0) & (tag % 4 == GIVE), 3, role)
-    order = np.lexsort((until, role, at, thread))
-    thread, at, until = thread[order], at[order], until[order]
-    following = np.full(len(at), np.iinfo(np.int64).max)
-    same = thread[1:] == thread[:-1]
-    following[:-1][same] = at[1:][same]
-    return Anchors(
-        thread=thread.astype(np.int64),
-        start=at,
-        end=np.maximum(np.minimum(until, following), at),
-        kind=kind[order].astype(np.int8),
-        row=row[order],
-        resumes=resumes[order].astype(bool),
-        tag=tag[order],
-    )
-
-
 def add_host_tasks(
     parts: GraphParts, events: RankEvents, b: Boundaries, anchors: Anchors, context: Context
 ) -> HostTasks:
@@ -169,13 +60,13 @@ def add_host_tasks(
     last, following = _successors(anchors)
     gap_end = np.where(last | anchors.resumes[following], anchors.end, anchors.start[following])
     excess = stalls(anchors.thread, anchors.end, gap_end)
-    blocks = anchors.kind == TaskKind.SYNC
+    waits = anchors.cost >= 0
+    usual = np.where(anchors.kind == TaskKind.SYNC, context.sync_cost_ns, anchors.cost)
     length = anchors.end - anchors.start
-    own = np.where(
-        blocks, 0, np.minimum(stalls(anchors.thread, anchors.start, anchors.end), length)
-    )
-    cost = np.where(blocks, context.sync_cost_ns, length - own)
-    begin = np.where(blocks, anchors.end - context.sync_cost_ns, anchors.start)
+    inside = np.minimum(stalls(anchors.thread, anchors.start, anchors.end), length)
+    own = np.where(waits, anchors.late, inside)
+    cost = np.where(waits, usual, length - own)
+    begin = np.where(waits, anchors.end - own - cost, anchors.start)
     lanes = [parts.lane(events.rank, -1, int(t)) for t in b.threads]
     shared = {
         "rank": np.full(len(anchors.row), events.rank, np.int32),

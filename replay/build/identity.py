@@ -18,6 +18,9 @@ from foretrace.replay.build.lineup import line_up
 from foretrace.replay.build.messages import SEND, Messages, pair_messages
 from foretrace.replay.graph import F32, I8, I32, I64
 
+BY_LAYOUT, WEAK = 0.7, 0.4
+"""How sure a match is that rests on the layout, and one of kernels without any record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matches:
@@ -28,9 +31,12 @@ class Matches:
         rank: global rank of each member.
         operation: row of the member's collectives.
         kind: kind of each match.
+        p2p: whether each match is point-to-point.
+        weak: whether its kernels communicate without a record.
         group: index into ``groups``.
         confidence: 0 to 1.
         groups: global ranks of each group.
+        absent: members of each match's group that were not recorded, shape as ``kind``.
         unmatched: rank -> rows of operations without a counterpart.
     """
 
@@ -38,10 +44,19 @@ class Matches:
     rank: I32
     operation: I64
     kind: I8
+    p2p: np.ndarray
+    weak: np.ndarray
     group: I32
     confidence: F32
     groups: tuple[tuple[int, ...], ...]
+    absent: I32
     unmatched: dict[int, I64]
+
+    def stood_in(self) -> dict[int, int]:
+        """Rank -> its operations in which others stand in for members that were not recorded."""
+        partial = self.rank[np.repeat(self.absent > 0, np.diff(self.ptr))]
+        ranks, count = np.unique(partial, return_counts=True)
+        return dict(zip(ranks.tolist(), count.tolist(), strict=True))
 
 
 def match(comms: list[Communicator], sent: Messages, shift_ns: dict[int, int]) -> Matches:
@@ -54,8 +69,9 @@ def match(comms: list[Communicator], sent: Messages, shift_ns: dict[int, int]) -
     """
     named = [c for c in comms if c.handle]
     sets = [(members, 1.0) for members in _same_group(named)]
-    nameless = [c for c in comms if not c.handle]
-    sets += [(members, 0.7) for members in search_layouts(nameless, shift_ns)]
+    for weak, sure in ((False, BY_LAYOUT), (True, WEAK)):
+        nameless = [c for c in comms if not c.handle and c.weak == weak]
+        sets += [(members, sure) for members in search_layouts(nameless, shift_ns)]
     return _with_messages(_match_operations(comms, sets), sent)
 
 
@@ -105,9 +121,12 @@ def _with_messages(matches: Matches, sent: Messages) -> Matches:
         rank=np.concatenate([matches.rank, sent.rank[flat]]),
         operation=np.concatenate([matches.operation, sent.operation[flat]]),
         kind=np.concatenate([matches.kind, np.full(len(pairs), SEND, np.int8)]),
+        p2p=np.concatenate([matches.p2p, np.ones(len(pairs), bool)]),
+        weak=np.concatenate([matches.weak, np.zeros(len(pairs), bool)]),
         group=np.concatenate([matches.group, np.array(number, np.int32)]),
         confidence=np.concatenate([matches.confidence, np.ones(len(pairs), np.float32)]),
         groups=tuple(groups),
+        absent=np.concatenate([matches.absent, np.zeros(len(pairs), np.int32)]),
         unmatched=unmatched,
     )
 
@@ -116,47 +135,69 @@ def _match_operations(
     comms: list[Communicator], sets: list[tuple[list[Communicator], float]]
 ) -> Matches:
     """Line up the operations of each group's members: by sequence number, else by order."""
-    counts: list[int] = []
-    rank: list[I32] = []
-    operation: list[I64] = []
-    kind: list[int] = []
-    group: list[int] = []
-    confidence: list[float] = []
+    blocks: list[tuple[np.ndarray, ...]] = []
     groups: dict[tuple[int, ...], int] = {}
-    matched: dict[int, list[int]] = defaultdict(list)
     for members, sure in sets:
         if len(members) < 2:
             continue
+        first, count = members[0], len(members)
         ranks = tuple(sorted(c.rank for c in members))
-        number = groups.setdefault(members[0].ranks or ranks, len(groups))
+        number = groups.setdefault(first.ranks or ranks, len(groups))
         rows, by_seq = line_up(members)
         rows = rows[_of_one_kind(members, rows)]
-        for at in rows:
-            own = [int(c.operations[i]) for c, i in zip(members, at, strict=True)]
-            counts.append(len(members))
-            rank.append(np.array([c.rank for c in members], np.int32))
-            operation.append(np.array(own, np.int64))
-            kind.append(int(members[0].kinds[at[0]]))
-            group.append(number)
-            confidence.append(sure if by_seq else min(sure, 0.9))
-            for c, row in zip(members, own, strict=True):
-                matched[c.rank].append(row)
-    unmatched = {}
-    for r in sorted({c.rank for c in comms}):
-        every = np.concatenate([c.operations for c in comms if c.rank == r])
-        rest = np.setdiff1d(every, np.array(matched[r], np.int64))
-        if len(rest):
-            unmatched[r] = rest
+        own = [c.operations[rows[:, i]] for i, c in enumerate(members)]
+        every = np.ones(len(rows), np.int64)
+        blocks.append((
+            count * every,
+            np.tile([c.rank for c in members], len(rows)),
+            np.stack(own, axis=1).ravel(),
+            first.kinds[rows[:, 0]],
+            every * all(c.p2p for c in members),
+            every * first.weak,
+            every * number,
+            every * (sure if by_seq else min(sure, 0.9)),
+            every * (max(len(first.ranks), first.group_size) - count),
+        ))  # fmt: skip
+    types = (np.int64, np.int32, np.int64, np.int8, bool, bool, np.int32, np.float32, np.int32)
+    counts, rank, operation, kind, p2p, weak, group, confidence, absent = (
+        np.concatenate([np.zeros(0, kept), *(block[i] for block in blocks)]).astype(kept)
+        for i, kept in enumerate(types)
+    )
     return Matches(
         ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        rank=np.concatenate(rank) if rank else np.zeros(0, np.int32),
-        operation=np.concatenate(operation) if operation else np.zeros(0, np.int64),
-        kind=np.array(kind, np.int8),
-        group=np.array(group, np.int32),
-        confidence=np.array(confidence, np.float32),
+        rank=rank,
+        operation=operation,
+        kind=kind,
+        p2p=p2p,
+        weak=weak,
+        group=group,
+        confidence=confidence,
         groups=tuple(groups),
-        unmatched=unmatched,
+        absent=absent,
+        unmatched=_unmatched(comms, rank, operation),
     )
+
+
+def _unmatched(comms: list[Communicator], rank: I32, operation: I64) -> dict[int, I64]:
+    """Rank -> rows of operations that no match holds.
+
+    Args:
+        comms: communicators of all ranks.
+        rank: rank of each matched member.
+        operation: its operation.
+    """
+    every: dict[int, list[I64]] = defaultdict(list)
+    for c in comms:
+        every[c.rank].append(c.operations)
+    order = np.argsort(rank, kind="stable")
+    ranks = sorted(every)
+    first, stop = (np.searchsorted(rank[order], ranks, side=side) for side in ("left", "right"))
+    result = {}
+    for r, lo, hi in zip(ranks, first, stop, strict=True):
+        rest = np.setdiff1d(np.concatenate(every[r]), operation[order[lo:hi]])
+        if len(rest):
+            result[r] = rest
+    return result
 
 
 def _of_one_kind(members: list[Communicator], rows: I64) -> np.ndarray:

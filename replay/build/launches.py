@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.columns import RankEvents
-from foretrace.replay.build.device import DeviceTasks
+from foretrace.replay.build.labelkernel import nearest
 from foretrace.replay.graph import I64
 
 NO_STREAM = -1
@@ -38,13 +38,27 @@ class Launches:
         return Launches(self.row[mask], self.at[mask], self.stream[mask], self.thread[mask])
 
 
-def launches(events: RankEvents, device: DeviceTasks, call_of: I64) -> Launches:
-    """All device work of one rank by launch; ties keep the order of their streams."""
-    order = np.argsort(device.launched_at[device.queue], kind="stable")
-    row = device.queue[order]
+def launches(events: RankEvents, call_of: I64) -> Launches:
+    """All device work of one rank by launch; ties keep the order of their streams.
+
+    Work without a recorded launch was launched before the window, so before everything else.
+    """
+    row = stream_order(events)
     call = call_of[row]
+    at = np.where(call >= 0, events.start[call], np.iinfo(np.int64).min)
+    order = np.argsort(at, kind="stable")
+    row, at, call = row[order], at[order], call[order]
     thread = np.where(call >= 0, events.thread[call], -1)
-    return Launches(row, device.launched_at[row], stream_key(events, row), thread)
+    return Launches(row, at, stream_key(events, row), thread)
+
+
+def stream_order(events: RankEvents) -> I64:
+    """Rows of device work sorted by (device, stream, start)."""
+    rows = np.flatnonzero(events.is_device_work)
+    order = np.lexsort(
+        (events.end[rows], events.start[rows], events.stream[rows], events.device[rows])
+    )
+    return rows[order]
 
 
 def stream_key(events: RankEvents, rows: I64) -> I64:
@@ -72,13 +86,5 @@ def near(launched: Launches, key: I64, wanted: I64, at: I64, side: int) -> I64:
     Returns:
         Event rows, -1 for none, shape ``(k,)``.
     """
-    result = np.full(len(at), -1, np.int64)
-    for k in np.unique(wanted[wanted != -1]):
-        mine = np.flatnonzero(key == k)
-        asked = wanted == k
-        which = np.searchsorted(launched.at[mine], at[asked]) + side
-        ok = (which >= 0) & (which < len(mine))
-        found = np.full(len(which), -1, np.int64)
-        found[ok] = launched.row[mine[which[ok]]]
-        result[asked] = found
-    return result
+    found = nearest((key, wanted), (launched.at, at), side)
+    return np.append(launched.row, -1)[found]

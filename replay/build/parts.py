@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from foretrace.replay.build.labelkernel import grouped
+from foretrace.replay.build.rules import DEFAULT_RULE, RULES, EdgeOrigins, Rule
 from foretrace.replay.engine import sort_tasks
 from foretrace.replay.graph import (
     I64,
@@ -37,7 +39,7 @@ class GraphParts:
 
     Attributes:
         tasks: column name -> blocks.
-        edges: blocks of (source, target, kind, delay_ns).
+        edges: blocks of (source, target, kind, rule, confidence).
         size: tasks so far.
         lanes: (rank, device, number) -> lane.
         dropped: why edges were left out -> how many.
@@ -46,7 +48,7 @@ class GraphParts:
     tasks: dict[str, list[np.ndarray]] = field(
         default_factory=lambda: {name: [] for name in TASK_COLUMNS}
     )
-    edges: list[tuple[I64, I64, np.ndarray, I64]] = field(default_factory=list)
+    edges: list[tuple[np.ndarray, ...]] = field(default_factory=list)
     size: int = 0
     lanes: dict[tuple[int, int, int], int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
@@ -86,17 +88,39 @@ class GraphParts:
         count = len(dur_ns)
         for name, dtype in TASK_COLUMNS.items():
             value = given.get(name, 0 if name == "name" else -1)
-            self.tasks[name].append(np.broadcast_to(np.asarray(value, dtype), (count,)))
+            column = np.asarray(value, dtype)
+            whole = column.shape == (count,)
+            self.tasks[name].append(column if whole else np.full(count, column))
         first, self.size = self.size, self.size + count
         return np.arange(first, self.size)
 
-    def add_edges(self, source: I64, target: I64, kind: EdgeKind, delay_ns: I64 | int = 0) -> None:
-        """Add edges ``source[i] -> target[i]``; rows with a negative end are left out."""
+    def add_edges(
+        self,
+        source: I64,
+        target: I64,
+        kind: EdgeKind,
+        rule: Rule | None = None,
+        confidence: np.ndarray | None = None,
+    ) -> None:
+        """Add edges ``source[i] -> target[i]``; rows with a negative end are left out.
+
+        Args:
+            source: tasks waited for.
+            target: tasks that wait.
+            kind: why.
+            rule: the rule that says so; the kind's usual one by default.
+            confidence: of each edge, 0 to 1; the rule's by default.
+        """
         source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
-        delay = np.broadcast_to(np.asarray(delay_ns, np.int64), source.shape)
         keep = (source >= 0) & (target >= 0)
-        kinds = np.full(int(keep.sum()), kind, np.int8)
-        self.edges.append((source[keep], target[keep], kinds, delay[keep]))
+        count = int(keep.sum())
+        by = DEFAULT_RULE[kind] if rule is None else rule
+        rules, kinds = np.full(count, by, np.int8), np.full(count, kind, np.int8)
+        if confidence is None:
+            sure = np.full(count, RULES[by].confidence, np.float32)
+        else:
+            sure = confidence[keep].astype(np.float32)
+        self.edges.append((source[keep], target[keep], kinds, rules, sure))
 
     def column(self, name: str) -> np.ndarray:
         """All values of a task column so far."""
@@ -114,30 +138,32 @@ class GraphParts:
         collectives: Collectives,
         groups: tuple[tuple[int, ...], ...],
         steps: StepMarks,
-    ) -> JobGraph:
-        """The finished graph, its tasks in topological order.
+    ) -> tuple[JobGraph, EdgeOrigins]:
+        """The finished graph, its tasks in topological order, and where its edges come from.
 
         Raises:
             GraphError: the edges contradict each other.
         """
-        source, target, kind, delay = (
+        source, target, kind, rule, sure = (
             np.concatenate([block[i] for block in self.edges]) if self.edges else np.zeros(0)
-            for i in range(4)
+            for i in range(5)
         )
-        by_target = np.argsort(target, kind="stable")
-        ptr = np.zeros(self.size + 1, np.int64)
-        np.cumsum(np.bincount(target.astype(np.int64), minlength=self.size), out=ptr[1:])
+        by_target, ptr = grouped(target.astype(np.int64), self.size)
         lanes = np.array(list(self.lanes) or np.zeros((0, 3)), np.int64).reshape(-1, 3)
         graph = JobGraph(
             **{name: self.column(name) for name in TASK_COLUMNS},
             pred_ptr=ptr,
             pred=source[by_target].astype(np.int64),
             edge_kind=kind[by_target].astype(np.int8),
-            edge_delay_ns=delay[by_target].astype(np.int64),
+            # The edges' numbers ride through the sort in the column of delays.
+            edge_delay_ns=by_target.astype(np.int64),
             names=names,
             lanes=Lanes(lanes[:, 0].astype(np.int32), lanes[:, 1].astype(np.int32), lanes[:, 2]),
             collectives=collectives,
             groups=groups,
             steps=steps,
         )
-        return sort_tasks(graph)
+        graph = sort_tasks(graph)
+        number = graph.edge_delay_ns
+        origins = EdgeOrigins(rule[number].astype(np.int8), sure[number].astype(np.float32))
+        return replace(graph, edge_delay_ns=np.zeros_like(number)), origins

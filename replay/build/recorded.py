@@ -20,6 +20,7 @@ from foretrace.replay.build.communicators import communicators
 from foretrace.replay.build.context import JOIN_NAME
 from foretrace.replay.build.messages import messages
 from foretrace.replay.build.parts import GraphParts
+from foretrace.replay.build.rules import EdgeOrigins, Rule
 from foretrace.replay.graph import I8, I64, Collectives, EdgeKind, JobGraph, StepMarks, TaskKind
 from foretrace.traces.errors import GraphError
 from foretrace.traces.layout import lay_out
@@ -36,11 +37,13 @@ class RecordedBuild:
         graph: the job graph.
         alignment: of clocks: there was nothing to align.
         unmatched: rank -> communication operations without a counterpart.
+        origins: the rule and the confidence of each edge.
     """
 
     graph: JobGraph
     alignment: Alignment
     unmatched: dict[int, int]
+    origins: EdgeOrigins
 
 
 def has_own_graph(trace: TraceSet, ranks: Sequence[int]) -> bool:
@@ -100,9 +103,10 @@ def build_recorded(trace: TraceSet, ranks: Sequence[int]) -> RecordedBuild:
     step = np.full(len(ranks), steps_.ONLY_STEP, np.int32)
     steps = StepMarks(step, np.array(ranks, np.int32), begin, end)
     table = Collectives(matches.kind, matches.group, _largest(tables, matches), matches.confidence)
-    graph = parts.finish(names.names(), table, matches.groups, steps)
+    graph, origins = parts.finish(names.names(), table, matches.groups, steps)
     clocks = Alignment(dict.fromkeys(ranks, 0), {}, 0, -1, {}, 0)
-    return RecordedBuild(graph, clocks, {r: len(rows) for r, rows in matches.unmatched.items()})
+    unmatched = {r: len(rows) for r, rows in matches.unmatched.items()}
+    return RecordedBuild(graph, clocks, unmatched, origins)
 
 
 def _add_rank(
@@ -153,11 +157,7 @@ def _order(
         EdgeKind.EVENT,
     ).astype(np.int8)
     _add_edges(parts, (tasks.finish[source], tasks.begin[target]), kind)
-    # tasks of no length come before the one that begins at the same time, and among each
-    # other in the order of their dependencies
-    rows = np.arange(len(lane))
-    depth = lay_out(np.ones(len(rows), np.int64), rows, source, target)
-    order = np.lexsort((rows, depth, events.end - events.start, events.start, lane))
+    order = np.lexsort((*_turns(events, source, target), lane))
     before, after = order[:-1], order[1:]
     together = lane[before] == lane[after]
     before, after = before[together], after[together]
@@ -165,10 +165,30 @@ def _order(
     _add_edges(parts, (tasks.finish[before], tasks.begin[after]), kind)
 
 
+def _turns(events: RankEvents, source: I64, target: I64) -> tuple[I64, I64, I64, I64]:
+    """Keys of each task's turn on its thread or stream, the last one counts most.
+
+    It is the recorded start, but never before that of a task it depends on: clocks of the host
+    and of devices differ, and dependencies are firmer than clocks. Tasks of no length come
+    before the one that begins at the same time, and among each other in the order of their
+    dependencies. So no order of a thread or stream contradicts a dependency.
+    """
+    rows, length = np.arange(len(events.start)), events.end - events.start
+    depth = lay_out(np.ones(len(rows), np.int64), rows, source, target)
+    release = events.start - events.start.min(initial=0)  # as tasks that each one waits for
+    start = lay_out(
+        np.concatenate([np.minimum(length, 1), release]),
+        np.arange(2 * len(rows)),
+        np.concatenate([source, len(rows) + rows]),
+        np.concatenate([target, rows]),
+    )[: len(rows)]
+    return rows, depth, length, start
+
+
 def _add_edges(parts: GraphParts, ends: tuple[I64, I64], kind: I8) -> None:
     for one in np.unique(kind):
         chosen = kind == one
-        parts.add_edges(ends[0][chosen], ends[1][chosen], EdgeKind(int(one)))
+        parts.add_edges(ends[0][chosen], ends[1][chosen], EdgeKind(int(one)), Rule.GIVEN)
 
 
 def _add_marks(parts: GraphParts, events: RankEvents, tasks: _Tasks) -> tuple[int, int]:

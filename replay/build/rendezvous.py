@@ -18,7 +18,6 @@ from foretrace.traces.schema import COLLECTIVE_KINDS
 
 ROOTED = tuple(COLLECTIVE_KINDS.index(k) for k in ("broadcast", "reduce", "scatter", "gather"))
 FROM_ROOT = tuple(COLLECTIVE_KINDS.index(k) for k in ("broadcast", "scatter"))
-POINT_TO_POINT = tuple(COLLECTIVE_KINDS.index(k) for k in ("send", "recv"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,9 @@ def split(matches: Matches, start_ns: I64, end_ns: I64, root_rank: I32) -> Split
     last = np.maximum.reduceat(start_ns, matches.ptr[:-1]) if len(count) else np.zeros(0, np.int64)
     last = np.repeat(last, count)
     kind = np.repeat(matches.kind, count)
-    early = np.isin(kind, ROOTED + POINT_TO_POINT) & (end_ns < last)
+    # Kernels that write into their peers' memory may be done before these look at it.
+    early = np.isin(kind, ROOTED) | np.repeat(matches.p2p | matches.weak, count)
+    early &= end_ns < last
     root = _sender(matches, kind, root_rank)
     ready = np.where(root >= 0, start_ns[root], np.where(early, start_ns, last))
     execution = end_ns - np.maximum(ready, start_ns)
@@ -93,14 +94,16 @@ def add_rendezvous(
         TaskKind.JOIN, np.zeros(len(count), np.int64), last, last, name=name, collective=number
     )
     joined = np.repeat(join, count)
-    pairwise = np.isin(np.repeat(matches.kind, count), POINT_TO_POINT)
-    kind = EdgeKind.RENDEZVOUS
-    parts.add_edges(arrive, joined, kind)
-    waiting = halves.waits
-    parts.add_edges(joined[waiting & ~pairwise], finish[waiting & ~pairwise], kind)
-    parts.add_edges(joined[waiting & pairwise], finish[waiting & pairwise], EdgeKind.PEER)
+    sure = np.repeat(matches.confidence, count)
+    parts.add_edges(arrive, joined, EdgeKind.RENDEZVOUS, confidence=sure)
+    pairwise = np.repeat(matches.p2p, count)
+    for kind, chosen in ((EdgeKind.RENDEZVOUS, ~pairwise), (EdgeKind.PEER, pairwise)):
+        some = chosen & halves.waits
+        parts.add_edges(joined[some], finish[some], kind, confidence=sure[some])
     alone = np.flatnonzero(halves.root >= 0)
-    parts.add_edges(arrive[halves.root[alone]], finish[alone], EdgeKind.PEER)
+    parts.add_edges(
+        arrive[halves.root[alone]], finish[alone], EdgeKind.PEER, confidence=sure[alone]
+    )
 
 
 def label_collectives(parts: GraphParts, matches: Matches, tasks: I64) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretrace.replay.build.columns import RankEvents
+from foretrace.replay.build.named import numbers_behind
 from foretrace.replay.graph import I32, I64
 
 STEP_MARK = "ProfilerStep#"
@@ -35,14 +36,10 @@ class Marks:
 
 def recorded_marks(events: RankEvents, names: tuple[str, ...]) -> Marks:
     """The profiler's step annotations."""
-    numbers = {
-        i: int(n[len(STEP_MARK) :])
-        for i, n in enumerate(names)
-        if n.startswith(STEP_MARK) and n[len(STEP_MARK) :].isdigit()
-    }
-    rows = np.flatnonzero(events.is_host & np.isin(events.name, list(numbers)))
-    steps = np.array([numbers[int(n)] for n in events.name[rows]], np.int32)
-    return Marks(rows, events.thread[rows], events.start[rows], events.end[rows], steps)
+    step = numbers_behind(STEP_MARK, names)[events.name]
+    rows = np.flatnonzero(step >= 0)
+    rows = rows[events.is_host[rows]]
+    return Marks(rows, events.thread[rows], events.start[rows], events.end[rows], step[rows])
 
 
 def whole_recording(events: RankEvents, blocking: I64) -> Marks:

@@ -20,6 +20,8 @@ from foretrace.replay.build.launches import (
     near,
     stream_key,
 )
+from foretrace.replay.build.named import matching
+from foretrace.replay.build.rules import Rule
 from foretrace.replay.build.syncs import Rows, current_stream, recorded_event
 from foretrace.replay.graph import I64
 
@@ -34,7 +36,7 @@ LATE_NS = 50_000
 
 def collective_waits(
     events: RankEvents, collectives: RankCollectives, launched: Launches, call_of: I64
-) -> tuple[Rows, Rows]:
+) -> dict[Rule, Rows]:
     """The pattern of NCCL process groups.
 
     Before a launch the communication stream waits for the launching thread's current stream,
@@ -42,12 +44,13 @@ def collective_waits(
     stream wait for it, whoever launches the next work there.
 
     Returns:
-        ``(producer row, collective row)`` and ``(collective row, consumer row)`` pairs.
+        ``(producer row, collective row)`` and ``(collective row, consumer row)`` pairs by rule.
     """
     is_comm = np.zeros(len(events.kind), bool)
-    is_comm[collectives.work[collectives.work >= 0]] = True
+    by_group = (collectives.work >= 0) & ~collectives.weak
+    is_comm[collectives.work[by_group]] = True
     other = launched.keep(~is_comm[launched.row])
-    on_device = (collectives.work >= 0) & (events.device[collectives.work] != NETWORK)
+    on_device = by_group & (events.device[collectives.work] != NETWORK)
     work = collectives.work[on_device & (call_of[collectives.work] >= 0)]
     launch = call_of[work]
     stream = current_stream(events, other, launch)
@@ -58,7 +61,10 @@ def collective_waits(
     consumer = near(other, other.stream, stream, events.start[wait], AFTER)
     by_thread = near(other, other.thread, events.thread[wait], events.start[wait], AFTER)
     consumer = np.where(stream == -1, by_thread, consumer)
-    return (producer, work), (collectives.work[waited], consumer)
+    return {
+        Rule.BEFORE_COLLECTIVE: (producer, work),
+        Rule.AFTER_COLLECTIVE: (collectives.work[waited], consumer),
+    }
 
 
 def recorded_stream_waits(events: RankEvents, launched: Launches, call_of: I64) -> Rows:
@@ -85,7 +91,7 @@ def inferred_stream_waits(
     launched: Launches,
     call_of: I64,
     names: tuple[str, ...],
-) -> Rows:
+) -> dict[Rule, Rows]:
     """Stream waits of ordinary code, where no synchronisation row says what they wait for.
 
     The next work that the waiting thread launches waits for the work before the thread's last
@@ -93,7 +99,7 @@ def inferred_stream_waits(
     the work of another stream that ended just before it began, if there is one.
 
     Returns:
-        ``(source row, target row)`` pairs.
+        ``(source row, target row)`` pairs by rule.
     """
     wait = stray_waits(events, collectives, names)
     has_row = np.zeros(len(events.kind), bool)
@@ -108,7 +114,11 @@ def inferred_stream_waits(
     unknown = (record < 0) & _began_late(events, launched, target)
     source[unknown] = _ended_just_before(events, launched, target[unknown], at[unknown])
     other = stream_key(events, source) != stream_key(events, target)
-    return source[other], target[other]
+    known = record >= 0
+    return {
+        Rule.RECORD_THEN_WAIT: (source[other & known], target[other & known]),
+        Rule.ENDED_JUST_BEFORE: (source[other & ~known], target[other & ~known]),
+    }
 
 
 def _began_late(events: RankEvents, launched: Launches, target: I64) -> np.ndarray:
@@ -124,8 +134,8 @@ def _began_late(events: RankEvents, launched: Launches, target: I64) -> np.ndarr
 
 def _last_record(events: RankEvents, names: tuple[str, ...], wait: I64) -> I64:
     """The event record call that each wait's thread made last before it, -1 for none."""
-    named = [n for n in np.unique(events.name) if EVENT_RECORD.search(names[n])]
-    rows = np.flatnonzero((events.kind == KIND["runtime"]) & np.isin(events.name, named))
+    named = matching(EVENT_RECORD, names)[events.name]
+    rows = np.flatnonzero(named & (events.kind == KIND["runtime"]))
     calls = Launches(rows, events.start[rows], rows, events.thread[rows])
     return near(calls, calls.thread, events.thread[wait], events.start[wait], BEFORE)
 

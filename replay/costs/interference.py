@@ -26,9 +26,12 @@ second wave of a one-wave GEMM beside 24 channels: NVIDIA developer forum 337991
 1.70 where the formula says 2.0. ``lam``, ``beta`` and ``epsilon`` were chosen on public traces of
 V100, A100, A800 and H800; the benchmark prints what they do on each.
 
+The collective in turn takes ``1 + phi`` times as long while any member computes beside it.
+
 Validity: 1 <= c < N, f < 0.9, kernels above some 10 µs. Below that, launch and drain effects
-that no share explains dominate (slowdowns up to 4 were seen). The collective's own slowdown is
-not modelled.
+that no share explains dominate (slowdowns up to 4 were seen). ``phi`` is from one trace (A800,
+groups of two over NVLink: all-gathers of 64 MiB 1.6% slower beside computation, 392 against 784;
+reduce-scatters 2.9%, 390 against 385) and may be larger where links are slower than memory is busy.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ class Interference:
         lam: extra cost of cached data that the collective's traffic evicts.
         beta: share of the lost multiprocessors that memory kernels feel.
         epsilon: relative slowdown of matrix kernels that keep their waves.
+        phi: relative slowdown of a collective beside computation.
         origin: ``default`` or ``fitted``.
     """
 
@@ -66,6 +70,7 @@ class Interference:
     lam: float = 3.3
     beta: float = 0.5
     epsilon: float = 0.03
+    phi: float = 0.02
     origin: str = "default"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from foretrace.replay.costs.interference import F64, Load
 from foretrace.replay.costs.kernel_class import is_matrix
 from foretrace.replay.costs.kernel_table import KernelTable, read_kernels
 from foretrace.replay.graph import I64
-from foretrace.traces.store import TraceSet
+
+if TYPE_CHECKING:
+    from foretrace.traces.store import TraceSet
 
 ALONE_BELOW = 0.02
 """A kernel counts as alone with less than this share of its time under communication."""
@@ -109,7 +112,7 @@ def share_under_communication(kernels: KernelTable) -> F64:
     comm = kernels.communicates
     weight = np.ones(int(comm.sum()))
     span = kernels.start_ns, kernels.end_ns
-    busy = _integral(kernels.start_ns[comm], kernels.end_ns[comm], weight, span, capped=True)
+    busy = integral(kernels.start_ns[comm], kernels.end_ns[comm], weight, span, capped=True)
     return busy / np.maximum(kernels.dur_ns, 1)
 
 
@@ -131,14 +134,14 @@ def _beside(kernels: KernelTable, comm: np.ndarray, rate: F64) -> tuple[F64, F64
     """Share of each kernel's time under communication; mean channels and rate over it."""
     start, end = kernels.start_ns[comm], kernels.end_ns[comm]
     span = kernels.start_ns, kernels.end_ns
-    busy = _integral(start, end, np.ones(int(comm.sum())), span, capped=True)
-    blocks = _integral(start, end, np.maximum(kernels.blocks[comm], 1).astype(float), span)
-    moved = _integral(start, end, rate[comm], span)
+    busy = integral(start, end, np.ones(int(comm.sum())), span, capped=True)
+    blocks = integral(start, end, np.maximum(kernels.blocks[comm], 1).astype(float), span)
+    moved = integral(start, end, rate[comm], span)
     scale = np.maximum(busy, 1.0)
     return busy / np.maximum(kernels.dur_ns, 1), blocks / scale, moved / scale
 
 
-def _integral(
+def integral(
     start: I64, end: I64, weight: F64, span: tuple[I64, I64], *, capped: bool = False
 ) -> F64:
     """Integral of the summed weights of running intervals over each span, ns x weight."""

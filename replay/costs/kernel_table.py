@@ -11,17 +11,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from foretrace.replay.build.columns import dictionary
 from foretrace.replay.graph import I8, I32, I64
 from foretrace.traces.classify import classify
 from foretrace.traces.coded import Coded
 from foretrace.traces.enclosing import enclosing_rows
-from foretrace.traces.store import TraceSet
+
+if TYPE_CHECKING:  # a prediction without a trace reads no tables
+    import pyarrow as pa
+
+    from foretrace.traces.store import TraceSet
 
 _COLUMNS = (
     "kind", "name", "start_ns", "dur_ns", "thread", "stream", "correlation", "external_id",
@@ -140,6 +142,8 @@ def _row_of(keys: I64, rows: I64, asked: I64) -> I64:
 
 
 def _coded(table: pa.Table, column: str) -> Coded:
+    from foretrace.replay.build.columns import dictionary
+
     codes, words = dictionary(table[column])
     return Coded(codes, words or [""])
 

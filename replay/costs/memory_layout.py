@@ -82,8 +82,8 @@ class Split:
         virtual: model chunks per rank of an interleaved schedule.
         schedule: ``1f1b`` or ``gpipe`` (all forward, then all backward).
         sequence_parallel: norms and residuals are split over ``tp`` too.
-        regather: inputs of column-parallel layers are gathered again in the backward pass
-            rather than kept whole (only with ``sequence_parallel``).
+        regather: inputs of column-parallel layers are gathered again in the backward pass,
+            into one shared buffer, rather than kept whole (only with ``sequence_parallel``).
     """
 
     seq: int

@@ -22,7 +22,7 @@ class Account:
         compute_ns: computation.
         exposed_ns: communication with no computation beside it, by kind of group. Where two
             messages run at once, the one that holds up the computation counts.
-        idle_ns: neither: pipeline bubbles and waiting for slower ranks.
+        idle_ns: neither: pipeline bubbles, waiting for slower ranks and for the host.
     """
 
     step_ns: int
@@ -40,43 +40,46 @@ def account(job: Extrapolated, timeline: Timeline) -> Account:
     """
     graph = job.graph
     step = int(timeline.end_ns.max(initial=0))
-    busy, exposed = 0.0, dict.fromkeys(sorted(_kinds(job)), 0.0)
+    kinds, of_name = _kinds(job)
+    busy, exposed = 0.0, dict.fromkeys(kinds, 0.0)
     total = int(job.roles.count.sum())
-    group = np.append(_group_kind(job), "")[graph.collective]
     order = np.lexsort((timeline.start_ns, graph.lane))
     order = order[np.isin(graph.kind[order], (TaskKind.KERNEL, TaskKind.COMM))]
     cuts = np.searchsorted(graph.lane[order], np.arange(len(job.roles) * _SIDES + 1))
     for role, count in enumerate(job.roles.count.tolist()):
         covered = np.zeros((0, 2), np.int64)
-        for lane in Lane:
+        for lane in [lane for lane in Lane if lane != Lane.HOST]:
             at = role * _SIDES + lane
             rows = order[cuts[at] : cuts[at + 1]]
+            if not len(rows):
+                continue
             spans = np.stack([timeline.start_ns[rows], timeline.end_ns[rows]], axis=1)
             open_ns = spans[:, 1] - spans[:, 0] - _overlap(spans, covered)
             if lane == Lane.COMPUTE:
                 busy += count * float(open_ns.sum())
             else:
-                for kind in np.unique(group[rows]):
-                    mine = open_ns[group[rows] == kind].sum()
-                    exposed[str(kind)] += count * float(mine)
+                own = np.bincount(of_name[graph.name[rows]], open_ns, len(kinds))
+                for kind, ns in zip(kinds, own.tolist(), strict=True):
+                    exposed[kind] += count * ns
             covered = _union(covered, spans)
+        for kind, ns in job.inside[role].items():
+            busy -= count * ns
+            exposed[kind] += count * ns
     parts = {kind: ns / total for kind, ns in exposed.items()}
     compute = busy / total
     return Account(step, compute, parts, step - compute - sum(parts.values()))
 
 
-def _kinds(job: Extrapolated) -> set[str]:
-    return {str(kind) for kind in _group_kind(job)}
-
-
-def _group_kind(job: Extrapolated) -> np.ndarray:
-    """Kind of group of each collective, read off its name's last word."""
+def _kinds(job: Extrapolated) -> tuple[list[str], I64]:
+    """Kinds of groups that talk, and the kind of each message's name: its last word."""
     graph = job.graph
-    result = np.full(len(graph.collectives.kind), "", object)
-    rows = np.flatnonzero(graph.kind == TaskKind.COMM)
-    words = np.array([name.rpartition(" ")[2] for name in graph.names], object)
-    result[graph.collective[rows]] = words[graph.name[rows]]
-    return result
+    talk = np.unique(graph.name[graph.kind == TaskKind.COMM]).tolist()
+    words = {name: graph.names[name].rpartition(" ")[2] for name in talk}
+    held = {kind for inside in job.inside for kind in inside}
+    kinds = sorted(held | set(words.values()))
+    of_name = np.zeros(len(graph.names), np.int64)
+    of_name[talk] = [kinds.index(words[name]) for name in talk]
+    return kinds, of_name
 
 
 def _union(a: I64, b: I64) -> I64:

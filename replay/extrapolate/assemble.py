@@ -57,6 +57,8 @@ class Job:
         roles: ranks that are laid out.
         stage_ranks: ranks of one pipeline rank.
         slow: factor of each role's computations, shape ``(roles,)``.
+        load: factor of its experts' part of them, shape ``(roles,)``.
+        routed: that part of each piece of each program, ns; None where no load differs from 1.
         prices: (messages, role) -> ns of each, shape ``(messages,)``.
         members: (kind of group, role) -> global ranks.
     """
@@ -66,6 +68,8 @@ class Job:
     roles: Roles
     stage_ranks: int
     slow: F64
+    load: F64
+    routed: Sequence[I64] | None
     prices: Callable[[tuple[Message, ...], int], I64]
     members: Callable[[str, int], tuple[int, ...]]
 
@@ -116,10 +120,14 @@ def _rank(
     own = np.array([names.setdefault(name, len(names)) for name in program.names])[program.name]
     talks = program.message >= 0
     price = job.prices(program.messages, role)
-    slow = np.rint(program.dur_ns * job.slow[role]).astype(np.int64)
+    device = program.lane != Lane.HOST
+    plain = program.dur_ns
+    if job.routed is not None:
+        plain = plain + np.rint((job.load[role] - 1) * job.routed[pipeline]).astype(np.int64)
+    slow = np.rint(plain * np.where(device, job.slow[role], 1.0)).astype(np.int64)
     dur = np.where(talks, price[program.message] if len(price) else 0, slow)
     lane = role * (_LANES + 1) + program.lane.astype(np.int64)
-    kind = np.where(talks, TaskKind.COMM, TaskKind.KERNEL)
+    kind = np.where(talks, TaskKind.COMM, np.where(device, TaskKind.KERNEL, TaskKind.HOST))
     collective = met.collectives(role, program)
     first = graph.tasks(rank, lane, kind, dur, own, collective, size=n)
     entry = np.arange(n) + first

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretrace.replay.cluster import Cluster
 from foretrace.replay.costs.collectives.cost import Collectives
+from foretrace.replay.costs.collectives.fit import fitted_costs
+from foretrace.replay.costs.collectives.fit_file import MachineFit
 from foretrace.replay.costs.gemm import has_peak, peak_flops
 from foretrace.replay.costs.kernel_book import Book
-from foretrace.replay.costs.memory import Verdict, stage_memory, verdict, visible_bytes
+from foretrace.replay.costs.memory import (
+    StageMemory,
+    Verdict,
+    stage_memory,
+    verdict,
+    visible_bytes,
+)
 from foretrace.replay.costs.memory_layout import Placement, Precision, Split
 from foretrace.replay.engine import replay
 from foretrace.replay.extrapolate.account import Account, account
-from foretrace.replay.extrapolate.job import F64, Extrapolated, default_price, extrapolate
+from foretrace.replay.extrapolate.job import F64, Extrapolated, Price, default_price, extrapolate
 from foretrace.replay.extrapolate.times import ORIGINS, Efficiency, Times, time_workload
 from foretrace.replay.graph import Timeline
 from foretrace.replay.layout import Layout, stage_layers
@@ -22,9 +31,9 @@ from foretrace.replay.model import Model
 from foretrace.replay.workload.operations import Workload
 from foretrace.traces.errors import LayoutError
 
-COMMUNICATION_SPREAD = 0.2
-"""Standard deviation of the log time of communication without calibration: the cost models'
-median error on the public measurements (docs/cost-collectives.md), scaled to a sigma."""
+if TYPE_CHECKING:
+    from foretrace.replay.extrapolate.jitter import Jitter
+
 _BAND = 1.645  # nine of ten
 
 
@@ -44,6 +53,7 @@ class Prediction:
         mfu: model FLOPs over what the GPUs could do.
         memory: whether the layout fits, None where the model cannot say.
         origin: share of the busy time by where its durations come from.
+        jitter_ns: what a step loses on average because executions differ; ``step_ns`` is without.
     """
 
     job: Extrapolated
@@ -56,6 +66,7 @@ class Prediction:
     mfu: float
     memory: Verdict | None
     origin: dict[str, float]
+    jitter_ns: float = 0.0
 
     @property
     def bubble(self) -> float:
@@ -65,7 +76,9 @@ class Prediction:
 
 def predict(
     model: Model, workload: Workload, layout: Layout, cluster: Cluster,
-    book: Book | None = None, efficiency: Efficiency | None = None,
+    book: Book | None = None, efficiency: Efficiency | None = None, *,
+    measured: tuple[Times, Price] | None = None, calibration: MachineFit | None = None,
+    brief: bool = False, jitter: Jitter | None = None, loads: F64 | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict a step.
 
@@ -76,6 +89,12 @@ def predict(
         cluster: the machine.
         book: kernels timed on its GPU type.
         efficiency: correction of the models.
+        measured: times of the workload's operations and prices of communication that were taken
+            from a recording; they take the place of ``book`` and ``efficiency``.
+        calibration: of this machine's collectives (``foretrace calibrate``).
+        brief: the same figures from a timeline with fewer tasks.
+        jitter: how far executions of an operation differ.
+        loads: how unevenly experts are loaded, see ``extrapolate``.
 
     Raises:
         LayoutError: the layout does not fit.
@@ -86,13 +105,18 @@ def predict(
             f"precision={layout.precision!r}: no peak known on {cluster.gpu.name}; choose {known}"
         )
     fit = efficiency or Efficiency()
-    times = time_workload(workload, cluster.gpu, book, fit)
 
-    def prices(ops: Collectives, where: Cluster) -> F64:
+    def modelled_price(ops: Collectives, where: Cluster) -> F64:
+        if calibration is not None:
+            return fitted_costs(ops, where, calibration).time_us * fit.communication
         return default_price(ops, where) * fit.communication
 
+    if measured is None:
+        measured = time_workload(workload, cluster.gpu, book, fit), modelled_price
+    times, prices = measured
+
     layers = stage_layers(model, layout)
-    job = extrapolate(times.timed, layout, cluster, layers, prices=prices)
+    job = extrapolate(times.timed, layout, cluster, layers, brief=brief, loads=loads, prices=prices)
     timeline = replay(job.graph, label="extrapolated")
     parts = account(job, timeline)
     step = parts.step_ns + fit.step_ns
@@ -110,7 +134,17 @@ def predict(
         mfu=workload.flops / seconds / layout.gpus / peak,
         memory=memory_verdict(model, layout, layers, cluster),
         origin=origin,
+        jitter_ns=_jitter_ns(times, jitter, layout, cluster, layers, prices) if jitter else 0.0,
     )
+
+
+def _jitter_ns(
+    times: Times, jitter: Jitter, layout: Layout, cluster: Cluster, layers: tuple[int, ...],
+    prices: Price,
+) -> float:  # fmt: skip
+    from foretrace.replay.extrapolate.jitter import jitter_ns
+
+    return jitter_ns(times.timed, jitter, layout, cluster, layers, prices)
 
 
 def _trust(times: Times, parts: Account, fit: Efficiency) -> tuple[dict[str, float], float]:
@@ -131,8 +165,9 @@ def _trust(times: Times, parts: Account, fit: Efficiency) -> tuple[dict[str, flo
     share = each / max(each.sum(), 1.0) * parts.compute_ns / busy
     mean = np.divide(unsure, each, out=np.zeros_like(each), where=each > 0)
     terms = share * (np.minimum(mean, fit.spread) if fit.spread else mean)
-    spread = float(np.sqrt((terms**2).sum() + (talk / busy * COMMUNICATION_SPREAD) ** 2))
-    share[ORIGINS.index("modelled")] += talk / busy
+    origin, unsure_talk = times.communication
+    spread = float(np.sqrt((terms**2).sum() + (talk / busy * unsure_talk) ** 2))
+    share[ORIGINS.index(origin)] += talk / busy
     return dict(zip(ORIGINS, share.tolist(), strict=True)), spread
 
 
@@ -142,6 +177,17 @@ def memory_verdict(
     """Whether the layout fits; None for schedules that the memory model does not know."""
     if layout.schedule not in ("1f1b", "gpipe", "interleaved"):
         return None
+    return verdict(layout_memory(model, layout, layers), visible_bytes(cluster.gpu))
+
+
+def layout_memory(model: Model, layout: Layout, layers: tuple[int, ...]) -> StageMemory:
+    """What each pipeline rank holds at its peak, under a schedule that is known.
+
+    Args:
+        model: the model.
+        layout: the layout.
+        layers: layers of each stage.
+    """
     split = Split(
         seq=layout.seq, micro_batch=layout.micro_batch, accumulation=layout.micro_batches,
         tp=layout.tp, pp=layout.pp, dp=layout.dp * layout.cp, cp=layout.cp, ep=layout.ep,
@@ -151,6 +197,6 @@ def memory_verdict(
     )  # fmt: skip
     per_rank = np.asarray(layers).reshape(layout.virtual, layout.pp).sum(axis=0)
     where = Placement(tuple(per_rank.tolist()), layout.pp - 1, layout.pp - 1)
-    kinds = Precision(recompute=layout.recompute, accumulate_bytes=layout.accumulate_bytes)
-    memory = stage_memory(model.transformer(), split, kinds, where)
-    return verdict(memory, visible_bytes(cluster.gpu))
+    kept = "selective" if layout.recompute == "operations" else layout.recompute
+    kinds = Precision(recompute=kept, accumulate_bytes=layout.accumulate_bytes)
+    return stage_memory(model.transformer(), split, kinds, where)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretrace.replay.extrapolate.template import NONE, Lane, Message, Pieces
 from foretrace.replay.graph import I8, I32, I64
 from foretrace.replay.schedule.order import Phase, Schedule
+from foretrace.replay.wavefront import ranges
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 SEND_RECV = COLLECTIVE_KINDS.index("send_recv")
@@ -17,10 +20,18 @@ SEND_RECV = COLLECTIVE_KINDS.index("send_recv")
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A template and what to call its computations."""
+    """A template and what to call its computations.
+
+    Attributes:
+        name: of its computations.
+        pieces: the template.
+        inside: communication that its pieces of computation hold and that no computation hides,
+            by kind of group, ns (see ``merge``).
+    """
 
     name: str
     pieces: Pieces
+    inside: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ class Program:
         sends: for each row of the schedule the piece that sends its result on, -1 for none;
             shape ``(rows of the rank,)``.
         entry: (row, piece) pairs: pieces that wait for what the row gets from another rank.
+        inside: exposed communication that pieces of computation hold, by kind of group, ns.
     """
 
     lane: I8
@@ -55,6 +67,7 @@ class Program:
     end: I64
     sends: I64
     entry: tuple[I64, I64]
+    inside: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -72,10 +85,11 @@ TemplateOf = Callable[[list[int]], Labelled]
 """Template of a place of the order: one row of the schedule, or two that run together."""
 
 
-def program(
+def program(  # noqa: PLR0917
     schedule: Schedule,
     rows: I64,
     leaves: I64,
+    alike: I64,
     template_of: TemplateOf,
     finish: Labelled,
     transfers: Transfers,
@@ -86,123 +100,191 @@ def program(
         schedule: the schedule.
         rows: the rank's rows, in order.
         leaves: 1 where a row's result goes to another rank, else 0; shape ``(rows,)``.
+        alike: rows with equal numbers have equal templates; shape ``(rows,)``.
         template_of: template of the rows of one place.
         finish: what the rank does at the end of the step.
         transfers: what goes from stage to stage.
     """
-    layout = _Layout()
-    sends = np.full(len(rows), NONE, np.int64)
-    entry: list[tuple[int, int]] = []
-    transfer = Message(SEND_RECV, "pp", transfers.bytes)
-    for place in _places(schedule, rows):
-        first = layout.append(template_of([int(rows[k]) for k in place]))
-        for k in place:
-            entry += [(k, piece) for piece in first]
-            if leaves[k]:
-                up = schedule.phase[rows[k]] == Phase.FORWARD
-                sends[k] = layout.send(Lane.UP if up else Lane.DOWN, transfer, transfers.blocking)
-    layout.append(finish, after_reductions=True)
-    pairs = np.array(entry, np.int64).reshape(-1, 2)
-    return layout.program(sends, (pairs[:, 0], pairs[:, 1]))
+    place, second = _places(schedule.beside[rows])
+    code = alike[~second] * (int(alike.max()) + 2)
+    code[place[second]] += alike[second] + 1
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    starts = np.append(np.flatnonzero(~second), len(rows))
+    made = [template_of(rows[starts[k] : starts[k + 1]].tolist()) for k in first.tolist()]
+    up = schedule.phase[rows] == Phase.FORWARD
+    layout = _Layout([*made, finish], np.append(which.reshape(-1), len(made)), transfers)
+    sends = layout.sends(place, leaves > 0, up)
+    return layout.program(sends, place)
 
 
-def _places(schedule: Schedule, rows: I64) -> list[list[int]]:
-    places: list[list[int]] = []
-    for k, row in enumerate(rows.tolist()):
-        if schedule.beside[row]:
-            places[-1].append(k)
-        else:
-            places.append([k])
-    return places
+def _places(beside: NDArray[np.bool_]) -> tuple[I64, NDArray[np.bool_]]:
+    """Place of each row, and whether it is the second of its place."""
+    return np.cumsum(~beside) - 1, beside
+
+
+_REST = Labelled(
+    "nothing",
+    Pieces(
+        np.array([Lane.COMPUTE], np.int8), np.zeros(1, np.int64), np.array([NONE]), (),
+        np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64),
+        np.zeros(0, np.int64),
+    ),
+)  # fmt: skip
+"""In place of a template without pieces, such as that of a stage without layers: what it gets and
+what it sends on stay in order."""
 
 
 class _Layout:
-    """Templates laid out one behind the other."""
+    """Templates laid out one behind the other, the last one at the end of the step.
 
-    def __init__(self) -> None:
-        self.parts: list[tuple[Pieces, I64, I64, int]] = []
-        self.cache: dict[int, tuple[I64, I64]] = {}
+    Args:
+        templates: the different ones.
+        which: template of each place, shape ``(places,)``.
+        transfers: what goes from stage to stage.
+    """
+
+    def __init__(self, templates: list[Labelled], which: I64, transfers: Transfers) -> None:
+        self.templates = [t if len(t.pieces) else _REST for t in templates]
+        self.which, self.transfers = which, transfers
         self.names: dict[str, int] = {}
         self.messages: dict[Message, int] = {}
-        self.size = 0
-        self.tail: list[int] = []
-        self.extra: list[tuple[int, int]] = []
-        self.latest: dict[int, int] = {}
-        self.begin: list[int] = []
+        self.edges: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self.size = np.array([len(t.pieces) for t in self.templates])[which]
+        self.base = np.zeros(0, np.int64)
+        self.sent = np.zeros(0, np.int64)  # pieces that are transfers
+        self.of = np.zeros(0, np.int64)  # their places
+        self.up = np.zeros(0, np.bool_)
 
-    def append(self, labelled: Labelled, after_reductions: bool = False) -> list[int]:
-        """Lay out a template; gives its first pieces."""
-        pieces, base = labelled.pieces, self.size
-        named, talks = self._codes(labelled)
-        self.parts.append((pieces, named, talks, base))
-        self.size += len(pieces)
-        first = [base + int(k) for k in pieces.first]
-        waits = list(self.tail)
-        if after_reductions and Lane.REDUCE in self.latest:
-            waits.append(self.latest[Lane.REDUCE])
-        if waits:
-            self.extra += [(a, b) for a in waits for b in first]
-        else:
-            self.begin += first
-        self._chain_reductions(pieces, base)
-        if len(pieces):
-            self.tail = [base + int(k) for k in pieces.last]
-        return first
+    def sends(self, place: I64, leaves: NDArray[np.bool_], up: NDArray[np.bool_]) -> I64:
+        """Put transfers behind their places; gives the one of each row, -1 for none."""
+        rows = np.flatnonzero(leaves)
+        self.of, self.up = place[rows], up[rows]
+        count = np.bincount(self.of, minlength=len(self.which))
+        ends = np.cumsum(self.size + count)
+        self.base = ends - self.size - count
+        nth = np.zeros(len(rows), np.int64)
+        nth[1:] = self.of[1:] == self.of[:-1]  # a place has two rows at most
+        self.sent = self.base[self.of] + self.size[self.of] + nth
+        result = np.full(len(leaves), NONE, np.int64)
+        result[rows] = self.sent
+        return result
 
-    def send(self, lane: int, message: Message, blocking: bool) -> int:
-        """A transfer of what was laid out last."""
-        place = self.messages.setdefault(message, len(self.messages))
-        name = self.names.setdefault(_name(message), len(self.names))
-        empty = np.zeros(0, np.int64)
-        one = np.zeros(1, np.int64)
-        pieces = Pieces(np.array([lane], np.int8), one, one, (message,), empty, empty, one, one)
-        piece = self.size
-        self.parts.append((pieces, np.array([name]), np.array([place]), piece))
-        self.size += 1
-        waits = self.tail + ([self.latest[lane]] if lane in self.latest else [])
-        self.extra += [(a, piece) for a in waits]
-        self.latest[lane] = piece
-        if blocking:
-            self.tail = [*self.tail, piece]
-        return piece
+    def program(self, sends: I64, place: I64) -> Program:
+        """Everything as arrays.
 
-    def _chain_reductions(self, pieces: Pieces, base: int) -> None:
-        rows = np.flatnonzero(pieces.lane == Lane.REDUCE)
-        if len(rows):
-            if Lane.REDUCE in self.latest:
-                self.extra.append((self.latest[Lane.REDUCE], base + int(rows[0])))
-            self.latest[Lane.REDUCE] = base + int(rows[-1])
+        Args:
+            sends: transfer of each row, -1 for none.
+            place: place of each row.
+        """
+        total = int(self.base[-1] + self.size[-1])
+        lane, dur = np.zeros(total, np.int8), np.zeros(total, np.int64)
+        name, message = np.zeros(total, np.int32), np.full(total, NONE, np.int64)
+        inside: Counter[str] = Counter()
+        for number, labelled in enumerate(self.templates):
+            pieces, base = labelled.pieces, self.base[self.which == number]
+            at = base[:, None] + np.arange(len(pieces))
+            lane[at], dur[at] = pieces.lane, pieces.dur_ns
+            name[at], message[at] = self._codes(labelled)
+            self._edges(base[:, None] + pieces.source, base[:, None] + pieces.target)
+            inside.update({kind: len(base) * ns for kind, ns in labelled.inside.items()})
+        if len(self.sent):
+            transfer = Message(SEND_RECV, "pp", self.transfers.bytes)
+            lane[self.sent] = np.where(self.up, Lane.UP, Lane.DOWN)
+            name[self.sent] = self.names.setdefault(_name(transfer), len(self.names))
+            message[self.sent] = self.messages.setdefault(transfer, len(self.messages))
+        self._transfers()
+        self._turns()
+        begin = self._sides()
+        source, target = (np.concatenate(ends) for ends in zip(*self.edges, strict=True))
+        entry = self._firsts(np.arange(len(place)), place)
+        head = self.base[0] + self.templates[self.which[0]].pieces.first
+        return Program(
+            lane=lane, name=name, names=tuple(self.names), dur_ns=dur, message=message,
+            messages=tuple(self.messages), source=source, target=target,
+            begin=np.concatenate([head, begin]),
+            end=self.base[-1] + self.templates[self.which[-1]].pieces.last,
+            sends=sends, entry=entry, inside=inside,
+        )  # fmt: skip
+
+    def _edges(self, source: I64, target: I64) -> None:
+        if not (source.size and target.size):
+            return
+        source, target = np.broadcast_arrays(source, target)
+        self.edges.append((source.reshape(-1), target.reshape(-1)))
 
     def _codes(self, labelled: Labelled) -> tuple[I64, I64]:
-        """Names and messages of a template's pieces in the numbers of the whole program."""
-        key = id(labelled)
-        if key not in self.cache:
-            pieces = labelled.pieces
-            own = self.names.setdefault(labelled.name, len(self.names))
-            talk = [self.messages.setdefault(m, len(self.messages)) for m in pieces.messages]
-            said = [self.names.setdefault(_name(m), len(self.names)) for m in pieces.messages]
-            talks = np.array([*talk, NONE])[pieces.message]
-            self.cache[key] = np.array([*said, own])[pieces.message], talks
-        return self.cache[key]
+        """Names and messages of a template in the numbers of the whole program."""
+        pieces = labelled.pieces
+        own = self.names.setdefault(labelled.name, len(self.names))
+        talk = [self.messages.setdefault(m, len(self.messages)) for m in pieces.messages]
+        said = [self.names.setdefault(_name(m), len(self.names)) for m in pieces.messages]
+        return np.array([*said, own])[pieces.message], np.array([*talk, NONE])[pieces.message]
 
-    def program(self, sends: I64, entry: tuple[I64, I64]) -> Program:
-        """Everything as arrays."""
-        inner = [(p.source + base, p.target + base) for p, _, _, base in self.parts]
-        extra = np.array(self.extra, np.int64).reshape(-1, 2)
-        return Program(
-            lane=np.concatenate([p.lane for p, _, _, _ in self.parts]),
-            name=np.concatenate([named for _, named, _, _ in self.parts]).astype(np.int32),
-            names=tuple(self.names),
-            dur_ns=np.concatenate([p.dur_ns for p, _, _, _ in self.parts]),
-            message=np.concatenate([talks for _, _, talks, _ in self.parts]),
-            messages=tuple(self.messages),
-            source=np.concatenate([*(s for s, _ in inner), extra[:, 0]]),
-            target=np.concatenate([*(t for _, t in inner), extra[:, 1]]),
-            begin=np.array(self.begin, np.int64),
-            end=np.array(self.tail, np.int64),
-            sends=sends,
-            entry=entry,
-        )
+    def _turns(self) -> None:
+        """Each place waits for the end of the one before it."""
+        before, behind = self.which[:-1], self.which[1:]
+        pair = before * len(self.templates) + behind
+        for code in np.unique(pair).tolist():
+            a, b = divmod(code, len(self.templates))
+            at = np.flatnonzero(pair == code)
+            last, first = self.templates[a].pieces.last, self.templates[b].pieces.first
+            source = self.base[at][:, None, None] + last[:, None]
+            self._edges(source, self.base[at + 1][:, None, None] + first)
+
+    def _transfers(self) -> None:
+        """A transfer waits for its place and for the one before it in its direction."""
+        for number, labelled in enumerate(self.templates):
+            mine = self.which[self.of] == number
+            last = self.base[self.of[mine]][:, None] + labelled.pieces.last
+            self._edges(last, self.sent[mine][:, None])
+        for direction in (True, False):
+            row = self.sent[self.up == direction]
+            self._edges(row[:-1], row[1:])
+        if self.transfers.blocking:
+            source, target = self._firsts(self.sent, self.of + 1)
+            self._edges(source, target)
+            twice = np.flatnonzero(self.of[1:] == self.of[:-1])
+            self._edges(self.sent[twice], self.sent[twice + 1])
+
+    def _firsts(self, key: I64, place: I64) -> tuple[I64, I64]:
+        """Each key with each of the first pieces of its place."""
+        count = np.array([len(t.pieces.first) for t in self.templates])[self.which[place]]
+        ptr = np.cumsum([0, *(len(t.pieces.first) for t in self.templates)])
+        firsts = np.concatenate([t.pieces.first for t in self.templates])
+        base = np.repeat(self.base[place], count)
+        return np.repeat(key, count), base + firsts[ranges(ptr[self.which[place]], count)]
+
+    def _sides(self) -> I64:
+        """Lanes beside the chain go on from template to template.
+
+        Returns:
+            Their first pieces, where these wait for nothing.
+        """
+        begin = []
+        for lane in (Lane.GATHER, Lane.REDUCE, Lane.HOST):
+            rows = [np.flatnonzero(t.pieces.lane == lane) for t in self.templates]
+            used = np.array([len(r) > 0 for r in rows])[self.which]
+            if not used.any():
+                continue
+            head = np.array([r[0] if len(r) else 0 for r in rows])[self.which][used]
+            end = np.array([r[-1] if len(r) else 0 for r in rows])[self.which][used]
+            base = self.base[used]
+            self._edges(base[:-1] + end[:-1], base[1:] + head[1:])
+            if lane == Lane.GATHER:
+                self._near(self.which[used][:-1], base[:-1], base[1:] + head[1:])
+            if lane == Lane.REDUCE:  # the end of the step waits for the last reduction
+                finish = self.base[-1] + self.templates[self.which[-1]].pieces.first
+                self._edges(base[-1] + end[-1], finish)
+            elif head[0] not in self.templates[int(self.which[used][0])].pieces.first:
+                begin.append(int(base[0] + head[0]))
+        return np.array(begin, np.int64)
+
+    def _near(self, which: I64, base: I64, gather: I64) -> None:
+        """A template's first gather waits until the template before it is near its end."""
+        for number in np.unique(which).tolist():
+            mine = which == number
+            near = self.templates[number].pieces.near
+            self._edges(base[mine][:, None] + near, gather[mine][:, None])
 
 
 def _name(message: Message) -> str:

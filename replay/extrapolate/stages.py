@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from foretrace.replay.extrapolate.program import Labelled
-from foretrace.replay.extrapolate.template import Message, Part, chain, template, together
+from foretrace.replay.extrapolate.template import Message, Part, Pieces, chain, template, together
 from foretrace.replay.graph import I64
 from foretrace.replay.layout import GROUP_KINDS, Layout, group_size
 from foretrace.replay.schedule.order import Phase, Schedule
@@ -31,11 +31,13 @@ class Timed:
         workload: the workload.
         dur_ns: for each block the duration of each operation, 0 for communication.
         optimizer_ns: (bytes) -> duration of an optimizer step that moves so many bytes.
+        launch_ns: what the host takes for the launches of one operation.
     """
 
     workload: Workload
     dur_ns: tuple[I64, ...]
     optimizer_ns: Callable[[float], int]
+    launch_ns: float = 0.0
 
 
 class Stages:
@@ -45,6 +47,7 @@ class Stages:
         self.timed, self.layout = timed, layout
         self.blocks = stage_blocks(timed.workload, layers)
         self.made: dict[tuple[object, ...], Labelled] = {}
+        self.pieces: dict[tuple[object, ...], Pieces] = {}  # stages alike share them
 
     def template_of(self, schedule: Schedule, rows: list[int], edge: tuple[bool, bool]) -> Labelled:
         """Template of rows that run together.
@@ -65,7 +68,9 @@ class Stages:
         if key not in self.made:
             made = [self._single(*k) for k in keys]
             pieces = (
-                made[0].pieces if len(made) == 1 else together((made[0].pieces, made[1].pieces))
+                made[0].pieces
+                if len(made) == 1
+                else together((made[0].pieces, made[1].pieces), self.layout.pp > 1)
             )
             self.made[key] = Labelled(" + ".join(m.name for m in made), pieces)
         return self.made[key]
@@ -83,17 +88,23 @@ class Stages:
         norm = Message(COLLECTIVE_KINDS.index("all_reduce"), "world", 4)
         gathers: list[Message] = []
         if layout.zero in (1, 2) and not layout.overlap_parameters:
-            gathers = [m for block in held for m in self._gathers(block)]
+            gathers = _merged([m for b in held for m in self._gathers(b)], layout.bucket_bytes)
         work = self.timed.optimizer_ns(own * _OPTIMIZER_BYTES)
         before = [norm] if layout.gpus > 1 else []
         self.made[key] = Labelled("optimizer", chain(before, work, gathers))
         return self.made[key]
 
     def _single(self, stage: int, phase: int, first: bool, last: bool) -> Labelled:
+        key = (self.blocks[stage], phase, first, last)
+        if key not in self.pieces:
+            self.pieces[key] = self._pieces(*key)
+        return Labelled(f"{Phase(phase).name.lower()} stage {stage}", self.pieces[key])
+
+    def _pieces(self, blocks: tuple[int, ...], phase: int, first: bool, last: bool) -> Pieces:
         layout = self.layout
         backward = phase != Phase.FORWARD
         phases = (Phase.INPUT, Phase.WEIGHT) if phase == Phase.BACKWARD else (phase,)
-        numbers = self.blocks[stage][:: -1 if backward else 1]
+        numbers = blocks[:: -1 if backward else 1]
         sharded = layout.zero == 3
         gathers = (sharded and phase != Phase.WEIGHT) or (
             first and layout.zero in (1, 2) and layout.overlap_parameters
@@ -109,14 +120,15 @@ class Stages:
                     phases,
                     gathers=tuple(self._gathers(block)) if gathers else (),
                     reductions=tuple(self._reductions(block)) if reduces else (),
+                    launch_ns=self.timed.launch_ns,
                 )
             )
         if reduces and not sharded:
             parts = self._bucketed(parts)
         if reduces and not layout.overlap_gradients:
             parts = _held_back(parts)
-        name = f"{Phase(phase).name.lower()} stage {stage}"
-        return Labelled(name, template(parts, GROUP_KINDS, 1 if sharded else _ALL))
+        ahead = 1 if sharded else _ALL
+        return template(parts, GROUP_KINDS, ahead, layout.pp > 1)
 
     def _gathers(self, block: Block) -> list[Message]:
         kind = COLLECTIVE_KINDS.index("all_gather")
@@ -160,6 +172,18 @@ class Stages:
                     ready.append(Message(*key, open_bytes.pop(key)))
             result.append(replace(part, reductions=tuple(ready)))
         return result
+
+
+def _merged(messages: list[Message], limit: int) -> list[Message]:
+    """Messages of one kind and group as one, until a bucket is full."""
+    result: list[Message] = []
+    for message in messages:
+        alike = result and replace(result[-1], bytes=0) == replace(message, bytes=0)
+        if alike and result[-1].bytes < limit:
+            result[-1] = replace(message, bytes=result[-1].bytes + message.bytes)
+        else:
+            result.append(message)
+    return result
 
 
 def _held_back(parts: list[Part]) -> list[Part]:

@@ -18,6 +18,7 @@ from foretrace.replay.graph import I8, I64
 from foretrace.replay.workload.operations import Operations
 
 NONE = -1
+_Slot = tuple[int | None, list["Message"]]
 
 
 class Lane(IntEnum):
@@ -29,6 +30,7 @@ class Lane(IntEnum):
     REDUCE = 3
     UP = 4  # to the next stage
     DOWN = 5  # to the stage before
+    HOST = 6  # launches operations ahead of the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Pieces:
         target: piece that waits for it.
         first: pieces that wait for whatever stands before the template on its rank.
         last: pieces that whatever stands behind it waits for.
+        near: pieces that the first gather of what stands behind it waits for.
     """
 
     lane: I8
@@ -63,6 +66,7 @@ class Pieces:
     target: I64
     first: I64
     last: I64
+    near: I64
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -78,6 +82,7 @@ class Part:
         phases: phases that run.
         gathers: messages that must have ended before it begins.
         reductions: messages that may begin when it has ended.
+        launch_ns: what the host takes for the launches of one operation.
     """
 
     operations: Operations
@@ -85,50 +90,81 @@ class Part:
     phases: tuple[int, ...]
     gathers: tuple[Message, ...] = ()
     reductions: tuple[Message, ...] = ()
+    launch_ns: float = 0.0
 
 
-def template(parts: Sequence[Part], groups: Sequence[str], ahead: int) -> Pieces:
+def template(
+    parts: Sequence[Part], groups: Sequence[str], ahead: int, blocking: bool = False
+) -> Pieces:
     """Chain blocks.
+
+    Where launches take time, one piece of the host stands beside the chain: whatever follows the
+    template waits for both.
 
     Args:
         parts: the blocks in the order in which they run.
         groups: names of the kinds of groups, as ``Operations.group`` counts them.
         ahead: blocks by which parameters are gathered ahead of their use.
+        blocking: the host launches nothing before what stands before the template has ended.
     """
     build = _Builder()
     ends: list[list[int]] = []
+    known: dict[tuple[int, int, tuple[int, ...]], list[_Slot]] = {}
+    host = sum(_launches(part) for part in parts)
+    beside = [build.host(round(host), blocking)] if host else []
     for part in parts:
         begin = _gathered(build, part, ends, ahead)
-        _chained(build, part, groups, begin)
+        key = (id(part.operations), id(part.dur_ns), part.phases)
+        if key not in known:
+            known[key] = _slots(part, groups)
+        _chained(build, known[key], begin)
         ends.append(build.tail)
         for message in part.reductions:
             build.beside(Lane.REDUCE, message, build.tail)
-    return build.pieces()
+    build.tail = build.tail + beside
+    return build.pieces(ends[-ahead - 1] if ahead < len(ends) else [])
+
+
+def _launches(part: Part) -> float:
+    """Time of the host for the launches of a block, ns."""
+    return part.launch_ns * int(np.isin(part.operations.phase, part.phases).sum())
 
 
 def _gathered(build: _Builder, part: Part, ends: list[list[int]], ahead: int) -> list[int]:
-    """Gathers of a block; they wait until the computation is near enough."""
+    """Gathers of a block; they wait until the computation is ``ahead`` blocks before.
+
+    Those of the first ``ahead`` blocks go on behind the gathers of the template before, whatever
+    the rank receives meanwhile; the next one begins with the template.
+    """
     near = ends[-ahead - 1] if ahead < len(ends) else []
-    return [build.beside(Lane.GATHER, message, near) for message in part.gathers]
+    begins = len(ends) == ahead
+    return [build.gather(message, near, begins) for message in part.gathers]
 
 
-def _chained(build: _Builder, part: Part, groups: Sequence[str], begin: list[int]) -> None:
+def _chained(build: _Builder, slots: list[_Slot], begin: list[int]) -> None:
+    for work, messages in slots:
+        build.slot(work, messages, begin)
+        begin = []
+    if begin:  # a block without operations in these phases still needs its parameters
+        build.slot(0, [], begin)
+
+
+def _slots(part: Part, groups: Sequence[str]) -> list[_Slot]:
+    """Work (None for none) and messages of what runs together, in order."""
     ops = part.operations
-    rows = np.flatnonzero(np.isin(ops.phase, part.phases))
-    for slot in _slots(ops, rows):
+    result: list[_Slot] = []
+    for slot in _together(ops, np.flatnonzero(np.isin(ops.phase, part.phases))):
         talk = [row for row in slot if ops.collective[row] >= 0]
         work = int(sum(part.dur_ns[row] for row in slot if ops.collective[row] < 0))
         messages = [
             Message(int(ops.collective[row]), groups[ops.group[row]], int(ops.bytes[row]))
             for row in talk
         ]
-        build.slot(work if len(talk) < len(slot) else None, messages, begin)
-        begin = []
-    if begin:  # a block without operations in these phases still needs its parameters
-        build.slot(0, [], begin)
+        result.append((work if len(talk) < len(slot) else None, messages))
+    return result
 
 
-def _slots(ops: Operations, rows: NDArray[np.int64]) -> list[list[int]]:
+def _together(ops: Operations, rows: NDArray[np.int64]) -> list[list[int]]:
     """Rows that run together."""
     slots: list[list[int]] = []
     for row in rows.tolist():
@@ -153,14 +189,18 @@ class _Builder:
         self.latest: dict[int, int] = {}  # last piece of each side lane
         self.plain = False  # the tail is one computation that may still grow
 
-    def add(self, lane: int, dur: int, message: Message | None, waits: list[int]) -> int:
+    def add(
+        self, lane: int, dur: int, message: Message | None, waits: list[int],
+        first: bool | None = None,
+    ) -> int:  # fmt: skip
+        """A piece; it is a first one if it has nothing to wait for, or as said."""
         piece = len(self.lane)
         self.lane.append(lane)
         self.dur.append(dur)
         place = NONE if message is None else self.known.setdefault(message, len(self.known))
         self.message.append(place)
         self.edges += [(source, piece) for source in waits]
-        if not waits:
+        if not waits if first is None else first:
             self.first.append(piece)
         return piece
 
@@ -169,24 +209,35 @@ class _Builder:
         if self.plain and not messages and not begin and work is not None:
             self.dur[self.tail[0]] += work
             return
-        waits = self.tail + begin
+        waits, opens = self.tail + begin, not self.tail  # gathers alone are not the chain
         tail = []
         if work is not None:
-            tail.append(self.add(Lane.COMPUTE, work, None, waits))
+            tail.append(self.add(Lane.COMPUTE, work, None, waits, opens))
         after = waits
         for message in messages:
-            after = [self.add(Lane.BLOCKING, 0, message, after)]
+            after = [self.add(Lane.BLOCKING, 0, message, after, opens)]
+            opens = False
         self.tail = tail + (after if messages else [])
         self.plain = not messages
 
-    def beside(self, lane: int, message: Message, waits: list[int]) -> int:
+    def host(self, dur: int, blocking: bool) -> int:
+        """The host's piece; it waits for the one of the template before."""
+        return self.add(Lane.HOST, dur, None, [], first=blocking)
+
+    def beside(
+        self, lane: int, message: Message, waits: list[int], first: bool | None = None
+    ) -> int:
         """A piece of a side lane, behind the one before it on that lane."""
         self.plain = False
         before = [self.latest[lane]] if lane in self.latest else []
-        self.latest[lane] = self.add(lane, 0, message, waits + before)
+        self.latest[lane] = self.add(lane, 0, message, waits + before, first)
         return self.latest[lane]
 
-    def pieces(self) -> Pieces:
+    def gather(self, message: Message, near: list[int], begins: bool) -> int:
+        """A gather; it waits for ``near``, or begins with the template, or for neither."""
+        return self.beside(Lane.GATHER, message, near, first=begins)
+
+    def pieces(self, near: Sequence[int] = ()) -> Pieces:
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         return Pieces(
             lane=np.array(self.lane, np.int8),
@@ -197,6 +248,7 @@ class _Builder:
             target=edges[:, 1],
             first=np.array(self.first, np.int64),
             last=np.array(self.tail, np.int64),
+            near=np.array(near, np.int64),
         )
 
 
@@ -211,14 +263,20 @@ def chain(before: list[Message], work: int, after: list[Message]) -> Pieces:
     return build.pieces()
 
 
-def together(pair: tuple[Pieces, Pieces]) -> Pieces:
+def together(pair: tuple[Pieces, Pieces], blocking: bool = False) -> Pieces:
     """Two templates run at once: computations share the device, messages hide behind them."""
-    work = int(sum(p.dur_ns[p.lane == Lane.COMPUTE].sum() for p in pair))
+    work, host = (
+        int(sum(p.dur_ns[p.lane == lane].sum() for p in pair)) for lane in (Lane.COMPUTE, Lane.HOST)
+    )
     build = _Builder()
+    beside = [build.host(host, blocking)] if host else []
     messages = [p.messages[m] for p in pair for m in p.message[p.lane == Lane.BLOCKING].tolist()]
     build.slot(work, messages, [])
     for p in pair:
         for lane in (Lane.GATHER, Lane.REDUCE):
             for m in p.message[p.lane == lane].tolist():
-                build.beside(lane, p.messages[m], [] if lane == Lane.GATHER else build.tail)
+                first = False if lane == Lane.GATHER else None
+                waits = [] if lane == Lane.GATHER else build.tail
+                build.beside(lane, p.messages[m], waits, first)
+    build.tail = build.tail + beside
     return build.pieces()

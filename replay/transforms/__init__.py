@@ -24,6 +24,7 @@ TRANSFORMS = {
     "buckets": "buckets:Buckets",
     "priority": "priority:Priority",
     "dependency": "dependency:Dependency",
+    "typical": "typical:Typical",
 }
 """Name in a scenario file -> ``module:class`` of this folder. Adding one is one line here."""
 

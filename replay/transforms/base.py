@@ -8,13 +8,16 @@ from typing import Annotated
 import msgspec
 
 from foretrace.replay.graph import JobGraph
-from foretrace.replay.scenario import parse_selector
+from foretrace.replay.scenario import MAX_FACTOR, parse_selector
 
-Factor = Annotated[float, msgspec.Meta(ge=0)]
-"""A number that is not negative."""
+Factor = Annotated[float, msgspec.Meta(ge=0, le=MAX_FACTOR)]
+"""A factor from 0 on; larger ones are typing errors."""
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-"""A number above zero."""
+Positive = Annotated[float, msgspec.Meta(ge=1 / MAX_FACTOR, le=MAX_FACTOR)]
+"""A factor above 0."""
+
+Rate = Annotated[float, msgspec.Meta(ge=1)]
+"""Bytes a second."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 """A whole number from 1 on."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, JobGraph, TaskKind
-from foretrace.replay.scenario import parse_time_ns
+from foretrace.replay.scenario import parse_length_ns
 from foretrace.replay.selection import selected
 from foretrace.replay.transforms.base import Count, Positive, Transform
 from foretrace.replay.transforms.linkcosts import task_bytes
@@ -21,6 +21,10 @@ BUCKETED = ("all_reduce", "reduce_scatter")
 _SIZE = re.compile(r"(\d+(?:\.\d*)?)\s*([kKMG]i?)?B$")
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "ki": 2**10,
           "Mi": 2**20, "Gi": 2**30}  # fmt: skip
+
+
+MOST_BUCKETS = 10_000
+"""Of one group and step; more are typing errors, and would not fit into memory."""
 
 
 class Bucketing(NamedTuple):
@@ -68,7 +72,7 @@ class Buckets(Transform, frozen=True, kw_only=True):
         if self.size:
             _bytes(self.size)
         if self.per_operation:
-            parse_time_ns(self.per_operation, "buckets: per_operation")
+            parse_length_ns(self.per_operation, "buckets: per_operation")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job with other buckets."""
@@ -91,6 +95,7 @@ class Buckets(Transform, frozen=True, kw_only=True):
         if self.fuse is not None:
             return np.union1d(ends[self.fuse - 1 :: self.fuse], ends[-1:])
         if self.split is not None:
+            _check_count(self.split * len(ends))
             parts = np.arange(1, self.split + 1) / self.split
             begins = (ends - sizes)[:, None]
             new = np.rint(begins + parts * sizes[:, None]).astype(np.int64)
@@ -98,7 +103,17 @@ class Buckets(Transform, frozen=True, kw_only=True):
         if self.factor == 1.0:
             return ends
         size = _bytes(self.size) if self.size else round(int(sizes.max()) * (self.factor or 1.0))
-        return np.union1d(np.arange(max(size, 1), ends[-1], max(size, 1)), ends[-1:])
+        size = max(size, 1)
+        _check_count(int(ends[-1]) // size)
+        return np.union1d(np.arange(size, ends[-1], size), ends[-1:])
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_BUCKETS:
+        raise ScenarioError(
+            f"buckets: {count:,} buckets of one group in one step; at most {MOST_BUCKETS:,} are "
+            "possible"
+        )
 
 
 def _runs(graph: JobGraph, comm: I64) -> list[tuple[I64, I64]]:

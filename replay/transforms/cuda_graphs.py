@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind
-from foretrace.replay.scenario import parse_time_ns
+from foretrace.replay.scenario import parse_length_ns
 from foretrace.replay.selection import selected_with_arrivals
 from foretrace.replay.transforms.base import Transform
 from foretrace.replay.transforms.edit import Edges, edges_of
@@ -36,8 +36,8 @@ class CudaGraphs(Transform, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_time_ns(self.launch or "0", "cuda_graphs: launch")
-        parse_time_ns(self.gap, "cuda_graphs: gap")
+        parse_length_ns(self.launch or "0", "cuda_graphs: launch")
+        parse_length_ns(self.gap, "cuda_graphs: gap")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job with one launch per phase."""
@@ -57,7 +57,7 @@ class CudaGraphs(Transform, frozen=True, kw_only=True):
         dur[gone[np.isin(graph.kind[gone], REMOVED)]] = 0
         heads = host.task[first[last > first]]
         if self.launch:
-            dur[heads] = round(parse_time_ns(self.launch, "cuda_graphs: launch"))
+            dur[heads] = round(parse_length_ns(self.launch, "cuda_graphs: launch"))
         delay = self._gaps(graph, edges, host, graphed)
         return replace(graph.with_durations(dur), edge_delay_ns=delay)
 
@@ -71,7 +71,7 @@ class CudaGraphs(Transform, frozen=True, kw_only=True):
         within = np.isin(edges.kind, (EdgeKind.STREAM, EdgeKind.EVENT))
         within &= caller[edges.target] >= 0
         within &= caller[edges.source] == caller[edges.target]
-        most = round(parse_time_ns(self.gap, "cuda_graphs: gap"))
+        most = round(parse_length_ns(self.gap, "cuda_graphs: gap"))
         return np.where(within, np.minimum(edges.delay_ns, most), edges.delay_ns)
 
 

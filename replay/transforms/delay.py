@@ -8,7 +8,7 @@ import numpy as np
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, JobGraph
-from foretrace.replay.scenario import parse_time_ns
+from foretrace.replay.scenario import parse_length_ns, parse_time_ns
 from foretrace.replay.selection import selected
 from foretrace.replay.transforms.base import Transform
 from foretrace.traces.errors import ScenarioError
@@ -34,8 +34,7 @@ class Delay(Transform, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_time_ns(self.add, "delay: add")
-        if parse_time_ns(self.jitter, "delay: jitter") < 0:
-            raise ScenarioError(f"delay: jitter: a mean is never negative, found {self.jitter!r}")
+        parse_length_ns(self.jitter, "delay: jitter")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job with the delays."""
@@ -50,7 +49,7 @@ class Delay(Transform, frozen=True, kw_only=True):
         return graph.with_durations(dur)
 
     def _noise(self, count: int) -> I64:
-        mean = parse_time_ns(self.jitter, "delay: jitter")
+        mean = parse_length_ns(self.jitter, "delay: jitter")
         random = np.random.default_rng(self.seed)
         if self.noise == "uniform":
             drawn = random.uniform(0, 2 * mean, count)

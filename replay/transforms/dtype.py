@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from foretrace.replay.graph import JobGraph, TaskKind
+from foretrace.replay.scenario import parse_length_ns
 from foretrace.replay.selection import selected
 from foretrace.replay.transforms.base import Factor, Transform
 from foretrace.replay.transforms.linkcosts import latency_part
@@ -40,6 +41,8 @@ class Dtype(Transform, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._bytes_ratio()
+        if self.per_operation:
+            parse_length_ns(self.per_operation, "dtype: per_operation")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job with other bytes on the wire."""

@@ -152,5 +152,5 @@ def rebuilt(graph: JobGraph, edges: Edges, what: str, gone: np.ndarray | None = 
     except GraphError as error:
         raise ScenarioError(
             f"{what}: the selected work depends on itself after this change; "
-            f"select less of it ({error})"
+            "select less of it, such as the operations of one group (group:0-3)"
         ) from error

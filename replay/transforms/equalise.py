@@ -32,7 +32,7 @@ class Equalise(Transform, frozen=True, kw_only=True):
         match = matching_tasks(graph, tasks)
         dur = graph.dur_ns.copy()
         order = np.lexsort((dur[tasks], match))
-        first, count = _runs(match[order])
+        first, count = runs(match[order])
         if not (count > 1).any():
             raise ScenarioError(
                 f"equalise {self.select!r}: no task has a match on another rank; "
@@ -54,17 +54,17 @@ def matching_tasks(graph: JobGraph, tasks: I64) -> I64:
         graph.step[tasks],
         stream[graph.lane[tasks]],
     ]
-    on_rank = _codes([graph.rank[tasks], *what])
+    on_rank = codes([graph.rank[tasks], *what])
     # Within a rank the recorded order counts; tasks without an event have only their own.
     order = np.lexsort((tasks, graph.event[tasks], on_rank))
-    first, count = _runs(on_rank[order])
+    first, count = runs(on_rank[order])
     number, several = np.empty(len(tasks), np.int64), np.empty(len(tasks), np.int64)
     number[order] = np.arange(len(tasks)) - np.repeat(first, count)
     several[order] = np.repeat(count, count)
-    return _codes([*what, several, number])
+    return codes([*what, several, number])
 
 
-def _codes(columns: list[np.ndarray]) -> I64:
+def codes(columns: list[np.ndarray]) -> I64:
     """One number per distinct row of columns, shape ``(k,)``."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -73,7 +73,7 @@ def _codes(columns: list[np.ndarray]) -> I64:
     return code
 
 
-def _runs(ordered: I64) -> tuple[I64, I64]:
+def runs(ordered: I64) -> tuple[I64, I64]:
     """First position and length of each run of equal values."""
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     return first, np.diff(np.append(first, len(ordered)))

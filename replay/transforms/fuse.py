@@ -20,8 +20,9 @@ _ORDER = (EdgeKind.STREAM, EdgeKind.OVERLAP, EdgeKind.LAUNCH)
 class Fuse(Transform, frozen=True, kw_only=True):
     """Selected kernels that follow each other on a stream become one, launched once.
 
-    A kernel that waits for other work than its stream's begins a new one. The launches of the
-    others take no time; host work between them stays.
+    A kernel that waits for other work than its stream's begins a new one, and one that other work
+    waits for ends one: fusing across it would hold that work up. The launches of the others take
+    no time; host work between them stays.
 
     Attributes:
         keep: share of the fused kernels' summed duration that remains.
@@ -57,12 +58,14 @@ class Fuse(Transform, frozen=True, kw_only=True):
 
     def _runs(self, graph: JobGraph, edges: Edges, mask: Mask) -> tuple[I64, I64]:
         """Selected kernels by stream and order, and the first kernel of each one's run."""
-        waits = np.zeros(len(graph), bool)
-        waits[edges.target[~np.isin(edges.kind, _ORDER)]] = True
+        waits, awaited = np.zeros(len(graph), bool), np.zeros(len(graph), bool)
+        outside = ~np.isin(edges.kind, _ORDER)
+        waits[edges.target[outside]] = True
+        awaited[edges.source[outside]] = True
         device = np.flatnonzero(np.isin(graph.kind, (*FUSED, TaskKind.ARRIVE)))
         device = device[np.argsort(graph.lane[device], kind="stable")]
         begins = waits[device] | ~mask[device]
-        begins[1:] |= ~mask[device[:-1]]
+        begins[1:] |= ~mask[device[:-1]] | awaited[device[:-1]]
         for column in (graph.lane, graph.step):
             begins[1:] |= column[device[1:]] != column[device[:-1]]
         begins[:1] = True

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from foretrace.replay.graph import I64, JobGraph, TaskKind
-from foretrace.replay.scenario import parse_time_ns
+from foretrace.replay.scenario import parse_length_ns
 from foretrace.replay.selection import selected
 from foretrace.replay.transforms.base import Factor, Positive, Transform
 from foretrace.replay.transforms.linkcosts import crosses_nodes, latency_part
@@ -41,7 +41,7 @@ class Network(Transform, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_operation:
-            parse_time_ns(self.per_operation, "network: per_operation")
+            parse_length_ns(self.per_operation, "network: per_operation")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job on the other network."""

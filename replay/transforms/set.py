@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from foretrace.replay.graph import JobGraph
-from foretrace.replay.scenario import parse_time_ns
+from foretrace.replay.scenario import parse_length_ns
 from foretrace.replay.selection import selected
 from foretrace.replay.transforms.base import Transform
-from foretrace.traces.errors import ScenarioError
 
 
 class Set(Transform, frozen=True, kw_only=True):
@@ -20,11 +19,10 @@ class Set(Transform, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if parse_time_ns(self.to, "set: to") < 0:
-            raise ScenarioError(f"set: to: a duration is never negative, found {self.to!r}")
+        parse_length_ns(self.to, "set: to")
 
     def __call__(self, graph: JobGraph) -> JobGraph:
         """The job with the selected durations set."""
         dur = graph.dur_ns.copy()
-        dur[selected(graph, self.select)] = round(parse_time_ns(self.to, "set: to"))
+        dur[selected(graph, self.select)] = round(parse_length_ns(self.to, "set: to"))
         return graph.with_durations(dur)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from foretrace.replay.layout import Layout, check_layout
 from foretrace.replay.model import Model
+from foretrace.replay.schedule.order import Phase
 from foretrace.replay.workload.ends import embedding, head
 from foretrace.replay.workload.experts import mixture
 from foretrace.replay.workload.layer import layer, projections
@@ -49,10 +50,29 @@ _WRITERS: dict[str, Callable[[Rows, Sizes], None]] = {
 
 
 def _block(name: str, sizes: Sizes) -> Block:
-    rows = Rows(sizes.layout.precision)
-    _WRITERS[name](rows, sizes)
+    rows = Rows(sizes.layout.precision, sizes.layout.fused)
     dense, experts = _parameters(name, sizes)
+    _state(rows, sizes.layout, dense + experts, before=True)
+    _WRITERS[name](rows, sizes)
+    _state(rows, sizes.layout, dense + experts, before=False)
     return Block(name, round(dense), round(experts), rows.table())
+
+
+def _state(rows: Rows, layout: Layout, parameters: float, before: bool) -> None:
+    """What a rank does to parameters and gradients for each micro-batch, beside computing them.
+
+    Sharded parameters are copied out of the buffer they were gathered in (forward and backward),
+    gradients into the one that is reduced. Else a new 16-bit gradient is added to the sum.
+    """
+    width = layout.accumulate_bytes
+    if before and layout.zero == 3:
+        rows.memory("parameters copied", Phase.FORWARD, "copy", parameters * 4)
+        rows.memory("parameters copied again", Phase.INPUT, "copy", parameters * 4)
+    elif not before and layout.zero == 3:
+        rows.memory("gradients copied", Phase.WEIGHT, "copy", parameters * (2 + width))
+    elif not before and layout.micro_batches > 1:
+        moved = parameters * (2 + 2 * width)
+        rows.memory("gradients added", Phase.WEIGHT, "elementwise", moved)
 
 
 def _parameters(name: str, sizes: Sizes) -> tuple[float, float]:

@@ -36,7 +36,7 @@ def experts_forward(rows: Rows, sizes: Sizes, phase: Phase) -> None:
     """Norm, routing, experts, residual."""
     model = sizes.model
     rows.memory("mlp norm", phase, "norm", 2 * sizes.own_bytes)
-    rows.product("router", phase, sizes.own_tokens, model.experts, model.hidden)
+    rows.product("router", phase, sizes.own_tokens, model.experts, model.hidden, wide=True)
     rows.memory("choice of experts", phase, "softmax", 6 * _scores(sizes))
     _shared_forward(rows, sizes, phase)
     rows.memory("permute", phase, "copy", 2 * _sent(sizes))
@@ -72,8 +72,8 @@ def experts_backward(rows: Rows, sizes: Sizes) -> None:
     rows.memory("permute gradient", I, "copy", 2 * _sent(sizes))
     _shared_backward(rows, sizes)
     rows.memory("choice of experts gradient", I, "softmax", 4 * _scores(sizes))
-    rows.product("router dgrad", I, sizes.own_tokens, model.hidden, model.experts)
-    rows.product("router wgrad", W, model.hidden, model.experts, sizes.own_tokens)
+    rows.product("router dgrad", I, sizes.own_tokens, model.hidden, model.experts, wide=True)
+    rows.product("router wgrad", W, model.hidden, model.experts, sizes.own_tokens, wide=True)
     rows.memory("mlp norm gradient", I, "norm", 3 * sizes.own_bytes)
 
 
@@ -110,13 +110,13 @@ def _grouped(
 ) -> None:
     n, k = matrix
     each = sizes.expert_tokens / sizes.local_experts
-    rows.product(name, phase, each, n, k, batch=sizes.local_experts)
+    rows.product(name, phase, each, n, k, batch=sizes.local_experts, cast=True)
 
 
 def _grouped_gradients(rows: Rows, sizes: Sizes, name: str, matrix: tuple[float, float]) -> None:
     n, k = matrix
     each = sizes.expert_tokens / sizes.local_experts
-    rows.product(f"{name} dgrad", I, each, k, n, batch=sizes.local_experts)
+    rows.product(f"{name} dgrad", I, each, k, n, batch=sizes.local_experts, cast=True)
     rows.product(f"{name} wgrad", W, k, n, each, batch=sizes.local_experts)
 
 

@@ -10,7 +10,7 @@ the scatter of that gradient beside the gradient of weights.
 from __future__ import annotations
 
 from foretrace.replay.schedule.order import Phase
-from foretrace.replay.workload.operations import Rows
+from foretrace.replay.workload.operations import EAGER_ACTIVATION, EAGER_ROTATION, Rows
 from foretrace.replay.workload.sizes import ELEMENT, Sizes
 
 F, I, W = Phase.FORWARD, Phase.INPUT, Phase.WEIGHT  # noqa: E741
@@ -22,39 +22,69 @@ def layer(rows: Rows, sizes: Sizes) -> None:
     for phase in (F, *again):  # with full recomputation the backward begins with a forward
         attention_forward(rows, sizes, phase)
         mlp_forward(rows, sizes, phase)
+    if sizes.layout.recompute == "operations":
+        operations_again(rows, sizes)
     mlp_backward(rows, sizes)
     attention_backward(rows, sizes)
 
 
 def attention_forward(rows: Rows, sizes: Sizes, phase: Phase) -> None:
     """Norm, projections, attention, output projection, residual."""
-    model, h = sizes.model, sizes.model.hidden
+    h = sizes.model.hidden
     rows.memory("attention norm", phase, "norm", 2 * sizes.own_bytes)
     gather(rows, sizes, "attention gather", phase)
     for name, n, k in projections(sizes):
         rows.product(name, phase, sizes.tokens, n, k, beside=hidden_gather(sizes, name))
-    rotary = sizes.tokens * (sizes.heads + sizes.kv_heads) * model.width * ELEMENT
-    rows.memory("rotary embedding", phase, "elementwise", 2 * rotary)
+    rotate(rows, sizes, "rotary embedding", phase)
     core(rows, sizes, phase, backward=False)
-    rows.product("attention output", phase, sizes.tokens, h, sizes.value_width)
-    scatter(rows, sizes, "attention scatter", phase)
+    rows.product("attention output", phase, sizes.tokens, h, sizes.value_width, cast=True)
+    scatter(rows, sizes, "attention scatter", phase, behind=True)
     rows.memory("attention residual", phase, "elementwise", 3 * sizes.own_bytes)
+
+
+def operations_again(rows: Rows, sizes: Sizes) -> None:
+    """What is computed again where attention and every second matrix product are kept.
+
+    Of queries, keys, values, output, gate, value and last matrix these are keys, output, value;
+    the tokens are gathered anew for them.
+    """
+    model, h, t = sizes.model, sizes.model.hidden, sizes.tokens
+    width = model.ffn / sizes.layout.tp
+    rows.memory("attention norm again", I, "norm", 2 * sizes.own_bytes)
+    gather(rows, sizes, "attention gather again", I)
+    rows.product("keys again", I, t, sizes.kv_heads * model.width, h)
+    rotate(rows, sizes, "rotary embedding again", I)
+    rows.product("attention output again", I, t, h, sizes.value_width)
+    rows.memory("attention residual again", I, "elementwise", 3 * sizes.own_bytes)
+    rows.memory("mlp norm again", I, "norm", 2 * sizes.own_bytes)
+    gather(rows, sizes, "mlp gather again", I)
+    rows.product("mlp up again", I, t, width, h)
+    rows.memory("activation again", I, "elementwise", activation_bytes(sizes, t, width))
 
 
 def attention_backward(rows: Rows, sizes: Sizes) -> None:
     """The same in reverse."""
-    model, h, t = sizes.model, sizes.model.hidden, sizes.tokens
+    h, t = sizes.model.hidden, sizes.tokens
     rows.memory("attention residual gradient", I, "elementwise", 2 * sizes.own_bytes)
     gather(rows, sizes, "attention output gradient gather", I)
-    rows.product("attention output dgrad", I, t, sizes.value_width, h)
+    output = (t, sizes.value_width, h)
+    rows.product("attention output dgrad", I, *output, beside=_hides(sizes), cast=True)
     rows.product("attention output wgrad", W, sizes.value_width, h, t)
     if sizes.layout.recompute == "selective":
         core(rows, sizes, I, backward=False)
     core(rows, sizes, I, backward=True)
-    rotary = t * (sizes.heads + sizes.kv_heads) * model.width * ELEMENT
-    rows.memory("rotary embedding gradient", I, "elementwise", 2 * rotary)
+    rotate(rows, sizes, "rotary embedding gradient", I)
     gradients(rows, sizes, projections(sizes)[::-1])
     rows.memory("attention norm gradient", I, "norm", 3 * sizes.own_bytes)
+
+
+def rotate(rows: Rows, sizes: Sizes, name: str, phase: Phase) -> None:
+    """Positions of queries and keys: read and written once."""
+    if sizes.model.rotary:
+        heads = sizes.heads + sizes.kv_heads
+        moved = 2 * sizes.tokens * heads * sizes.model.width * ELEMENT
+        steps = 1.0 if sizes.layout.fused else EAGER_ROTATION
+        rows.memory(name, phase, "elementwise", steps * moved)
 
 
 def projections(sizes: Sizes) -> list[tuple[str, float, float]]:
@@ -136,8 +166,8 @@ def mlp_forward(rows: Rows, sizes: Sizes, phase: Phase) -> None:
     up = (sizes.tokens, sizes.matrices_up * width, sizes.model.hidden)
     rows.product("mlp up", phase, *up, beside=hidden_gather(sizes, "mlp up"))
     rows.memory("activation", phase, "elementwise", activation_bytes(sizes, sizes.tokens, width))
-    rows.product("mlp down", phase, sizes.tokens, sizes.model.hidden, width)
-    scatter(rows, sizes, "mlp scatter", phase)
+    rows.product("mlp down", phase, sizes.tokens, sizes.model.hidden, width, cast=True)
+    scatter(rows, sizes, "mlp scatter", phase, behind=True)
     rows.memory("mlp residual", phase, "elementwise", 3 * sizes.own_bytes)
 
 
@@ -147,7 +177,7 @@ def mlp_backward(rows: Rows, sizes: Sizes) -> None:
     width = sizes.model.ffn / sizes.layout.tp
     rows.memory("mlp residual gradient", I, "elementwise", 2 * sizes.own_bytes)
     gather(rows, sizes, "mlp down gradient gather", I)
-    rows.product("mlp down dgrad", I, t, width, h)
+    rows.product("mlp down dgrad", I, t, width, h, beside=_hides(sizes), cast=True)
     rows.product("mlp down wgrad", W, width, h, t)
     moved = 2 * activation_bytes(sizes, t, width)
     rows.memory("activation gradient", I, "elementwise", moved)
@@ -157,7 +187,8 @@ def mlp_backward(rows: Rows, sizes: Sizes) -> None:
 
 def activation_bytes(sizes: Sizes, tokens: float, width: float) -> float:
     """Read the widened tokens, write what the next matrix takes."""
-    return tokens * width * (sizes.matrices_up + 1) * ELEMENT
+    steps = EAGER_ACTIVATION if sizes.model.gated and not sizes.layout.fused else 1.0
+    return steps * tokens * width * (sizes.matrices_up + 1) * ELEMENT
 
 
 def gather(rows: Rows, sizes: Sizes, name: str, phase: Phase) -> None:
@@ -168,16 +199,30 @@ def gather(rows: Rows, sizes: Sizes, name: str, phase: Phase) -> None:
 
 def hidden_gather(sizes: Sizes, name: str) -> bool:
     """Whether the gather before a product hides behind it."""
-    layout = sizes.layout
     first = name in ("query key value", "query down", "mlp up")
-    return first and layout.overlap_tensor and layout.tp > 1 and layout.sequence_parallel
+    return first and _hides(sizes)
 
 
-def scatter(rows: Rows, sizes: Sizes, name: str, phase: Phase) -> None:
-    """Sum of the partial results of the tensor-parallel ranks."""
+def _hides(sizes: Sizes) -> bool:
+    """Whether gathers and scatters are cut up and run beside their products."""
+    layout = sizes.layout
+    return layout.overlap_tensor and layout.tp > 1 and layout.sequence_parallel
+
+
+def scatter(rows: Rows, sizes: Sizes, name: str, phase: Phase, behind: bool = False) -> None:
+    """Sum of the partial results of the tensor-parallel ranks.
+
+    Args:
+        rows: where it is added.
+        sizes: of the rank.
+        name: what it is.
+        phase: its phase.
+        behind: it stands right behind the product whose results it sums.
+    """
     if sizes.layout.tp > 1:
         kind = "reduce_scatter" if sizes.layout.sequence_parallel else "all_reduce"
-        rows.communicate(name, phase, kind, "tp", sizes.stream_bytes)
+        beside = behind and _hides(sizes)
+        rows.communicate(name, phase, kind, "tp", sizes.stream_bytes, beside=beside)
 
 
 def gradients(rows: Rows, sizes: Sizes, products: list[tuple[str, float, float]]) -> None:
@@ -189,7 +234,7 @@ def gradients(rows: Rows, sizes: Sizes, products: list[tuple[str, float, float]]
         regather = last and parallel and sequence
         if regather:
             rows.communicate(f"{name} inputs gather", I, "all_gather", "tp", sizes.stream_bytes)
-        rows.product(f"{name} dgrad", I, t, k, n, beside=regather)
+        rows.product(f"{name} dgrad", I, t, k, n, beside=regather, cast=True)
         if last and parallel:
             kind = "reduce_scatter" if sequence else "all_reduce"
             rows.communicate(f"{name} gradient sum", I, kind, "tp", sizes.stream_bytes)

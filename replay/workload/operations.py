@@ -15,6 +15,14 @@ from foretrace.replay.schedule.order import Phase
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
 NONE = -1
+EAGER = {"norm": 9.0}
+"""Bytes of a kind of kernel in steps over those in one. An RMS norm of 16-bit values in PyTorch's
+own steps, bytes an element: to fp32 2 + 4, square 4 + 4, mean 4, scale 4 + 4, to 16 bits 4 + 2,
+weight 2 + 2; in one kernel 2 + 2."""
+EAGER_ROTATION = 5.0
+"""To fp32 2 + 4, complex product 4 + 4, to 16 bits 4 + 2 bytes an element; in one kernel 2 + 2."""
+EAGER_ACTIVATION = 5 / 3
+"""Gate through its function 2 + 2, product 4 + 2 bytes an element; in one kernel 4 + 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +102,37 @@ class Workload:
 class Rows:
     """Collects operations in order."""
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str, fused: bool = True) -> None:
+        self.dtype, self.fused = dtype, fused
         self._rows: list[tuple[object, ...]] = []
 
     def product(  # noqa: PLR0917
         self, name: str, phase: Phase, m: float, n: float, k: float, batch: float = 1.0,
-        beside: bool = False,
+        beside: bool = False, wide: bool = False, cast: bool = False,
     ) -> None:  # fmt: skip
-        """A matrix product ``(m, k) x (k, n)``, ``batch`` times."""
-        width = 1 if self.dtype == "fp8" else 2
-        moved = batch * (m * k + k * n + m * n) * width
-        sides = (batch, m, n, k)
-        self._compute(name, phase, "gemm", sides, (2 * batch * m * n * k, moved), beside=beside)
+        """A matrix product ``(m, k) x (k, n)``, ``batch`` times.
+
+        Args:
+            name: what it is.
+            phase: its phase.
+            m: rows of the result.
+            n: columns of the result.
+            k: summed dimension.
+            batch: independent products.
+            beside: it runs together with the operation before it.
+            wide: it keeps 16-bit operands where others have 8 bits.
+            cast: with 8-bit operands a kernel of its own rounds the left one and turns it round for
+                the gradient of weights: two bytes read, two written an element.
+        """
+        dtype = "bf16" if wide and self.dtype == "fp8" else self.dtype
+        moved = batch * (m * k + k * n + m * n) * (1 if dtype == "fp8" else 2)
+        cost = (2 * batch * m * n * k, moved)
+        rounds = cast and dtype == "fp8"
+        if rounds and not beside:
+            self.memory(f"{name} cast", phase, "elementwise", batch * m * k * 4)
+        self._compute(name, phase, "gemm", (batch, m, n, k), cost, beside=beside, dtype=dtype)
+        if rounds and beside:  # what stands before it has to stay next to it
+            self.memory(f"{name} cast", phase, "elementwise", batch * m * k * 4)
 
     def attention(
         self, name: str, phase: Phase, sides: tuple[float, float, float, float], backward: bool,
@@ -120,6 +146,8 @@ class Rows:
 
     def memory(self, name: str, phase: Phase, kind: str, moved: float) -> None:
         """A computation limited by the bytes that it reads and writes."""
+        if not self.fused:
+            moved *= EAGER.get(kind, 1.0)
         self._compute(name, phase, kind, (0.0, 0.0, 0.0, 0.0), (0.0, moved))
 
     def communicate(
@@ -133,8 +161,8 @@ class Rows:
     def _compute(  # noqa: PLR0917
         self, name: str, phase: Phase, kind: str, sides: tuple[float, ...],
         cost: tuple[float, float], backward: bool = False, beside: bool = False,
+        dtype: str = "bf16",
     ) -> None:  # fmt: skip
-        dtype = self.dtype if kind == "gemm" else "bf16"
         work = (KERNEL_CLASSES.index(kind), dtype, sides, backward, *cost)
         self._rows.append((name, phase, *work, NONE, NONE, 0, beside))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # what type checkers take for typing's, without the time to import it
 if TYPE_CHECKING:
+    from typing import Any
+
     from foretrace.traces.errors import ForetraceError as ForetraceError
     from foretrace.traces.store import TraceSet as TraceSet
 

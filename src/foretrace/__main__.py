@@ -1,5 +1,5 @@
 """``python -m foretrace`` is the same as ``foretrace``."""
 
-from foretrace.cli.app import main
+from foretrace.cli.start import main
 
 main()

@@ -50,6 +50,7 @@ def test_two_ranks_by_hand() -> None:
         "copy": 10,
         "host": 15,
         "stall": 45,
+        "skew": 0,
         "idle": 5,
     }
     assert host_share(timeline.graph, path) == 60 / 93

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -201,3 +202,43 @@ def test_a_real_interrupt_ends_it_quietly() -> None:
         _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+STARTS = """
+import sys, time
+from foretrace.cli import commands, start
+def command() -> None:
+    time.sleep(60)
+sys.modules["fake"] = sys.modules["__main__"]
+commands.COMMANDS["try"] = commands.Entry("fake:command", "Try.")
+sys.argv = ["foretrace", "try"]
+start.main()
+"""
+
+
+@pytest.mark.parametrize("module", ["difflib", "typer"])
+def test_an_interrupt_while_it_starts_ends_it_quietly(module: str) -> None:
+    """Sent when a module has been imported, among the first of those that take time or later."""
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-c", STARTS], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.split()[-1] == module:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode == 130
+
+
+def test_the_program_begins_where_interrupts_are_heard_first() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        scripts = tomllib.load(file)["project"]["scripts"]
+    assert scripts == {"foretrace": "foretrace.cli.start:main"}
+    slow = "{'typing', 'typer', 're'} & {*sys.modules}"
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
+    code += f"import foretrace.cli.start; print({slow})"
+    command = [sys.executable, "-S", "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout == "set()\n"

@@ -92,6 +92,51 @@ def test_placed_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert far > 2 * near
 
 
+def test_traffic_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal entries cost what the equal all-to-all costs; a hot rank is named and costs more."""
+    equal, hot = np.full((16, 16), 1e6), np.full((16, 16), 1e6)
+    hot[:, 5] *= 4
+    for name, matrix in (("equal", equal), ("hot", hot)):
+        np.savetxt(tmp_path / f"{name}.csv", matrix, delimiter=",")
+    ask = ["--cluster", "h100-8x400g", "--json"]
+    plain = json.loads(run(["cost", "alltoall", "16e6", "--group", "16", *ask], capsys)[1])
+    made = json.loads(run(["cost", "alltoallv", str(tmp_path / "equal.csv"), *ask], capsys)[1])
+    assert made["seconds"] == pytest.approx(plain["seconds"])
+    assert made["seconds"] == pytest.approx(sum(made["terms"].values()))
+    code, out, _ = run(["cost", "alltoallv", str(tmp_path / "hot.csv"), *ask[:2]], capsys)
+    assert code == 0
+    assert "rank 5 is the busiest" in out
+    once = json.loads(
+        run(["cost", "alltoallv", str(tmp_path / "hot.csv"), *ask, "--distinct", "0.3"], capsys)[1]
+    )
+    again = json.loads(run(["cost", "alltoallv", str(tmp_path / "hot.csv"), *ask], capsys)[1])
+    assert once["hierarchical_seconds"] < again["hierarchical_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [
+        ("1,2\n3,x\n", [], "expected a CSV of bytes"),
+        ("1,2\n", [], "as many columns as rows"),
+        ("0,1\n1,0\n", ["--group", "4"], "has 2 rows"),
+        ("0,1\n1,0\n", ["--nodes", "3"], "do not fill 3 nodes"),
+        ("0,-1\n1,0\n", [], "negative"),
+    ],
+)
+def test_wrong_traffic(
+    content: str,
+    more: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "m.csv").write_text(content)
+    ask = ["cost", "alltoallv", str(tmp_path / "m.csv"), "--cluster", "h100-8x400g", *more]
+    code, out, err = run(ask, capsys)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["clusters"], capsys)
     assert code == 0
@@ -107,6 +152,7 @@ def test_clusters(capsys: pytest.CaptureFixture[str]) -> None:
         (["cost", "allreduce", "1Gib", "--group", "8", "--cluster", "h100"], "no cluster 'h100'"),
         (["cost", "allfoo", "1G", "--group", "8", "--cluster", "aws-p5"], "no collective"),
         (["cost", "allreduce", "big", "--group", "8", "--cluster", "aws-p5"], "no size 'big'"),
+        (["cost", "allreduce", "1G", "--cluster", "aws-p5"], "give --group"),
         (["calibrate", "absent.log", "--cluster", "aws-p5"], "cannot be read"),
         ([*COST, "--hosts", "a"], "go together"),
         ([*COST, "--nodes", "100"], "cannot be on 100 nodes"),

@@ -14,6 +14,7 @@ import pytest
 from foretrace.cli import app
 from foretrace.cli.replay_view import (
     AlignmentRow,
+    InterferenceRow,
     RankRow,
     ReplayView,
     ScenarioRow,
@@ -21,6 +22,7 @@ from foretrace.cli.replay_view import (
     print_view,
 )
 from foretrace.cli.terminal import duration, number_list, percent, print_table
+from foretrace.traces.importers import import_paths
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -155,10 +157,14 @@ VIEW = ReplayView(
     alignment=AlignmentRow(3_200, 321),
     start_error_ns=142_000,
     span_ns=0,
+    times="measured",
     per_rank=[
         RankRow(r, 100_000 + r, 900_000, 228_000_000, 228_700_000, r * 1_000_000, r / 800)
         for r in (0, 1, 2, 5)
     ],
+    interference=InterferenceRow(
+        used=False, reason="switched off", steps_ns=[], step_error=None, kernel_error=None
+    ),
     scenarios=[ScenarioRow("kernel:*[x]*=x0.5", 10**8, [10**8], -0.21, 1234, 10**9, 5 * 10**8)],
 )
 
@@ -177,10 +183,52 @@ def test_view_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "70.00% of the critical path; a small error proves little",
         "start 142.0 µs off (median); 7 communication operations",
         "most on rank 5, 5.0 ms, 0.62% of the steps",
+        "interference of overlapping work: not used (switched off)",
         "kernel:*[x]*=x0.5",
         "-21.00%",
     ):
         assert words in out
+
+
+def test_laid_out_times_are_never_called_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    print_view(dataclasses.replace(VIEW, times="laid out"))
+    out = capsys.readouterr().out
+    assert "measured" not in out
+    assert "times laid out: nobody recorded when tasks began" in out
+    assert "waits laid out" in " ".join(out.split())
+
+
+def test_a_chakra_graph_without_times_says_so(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [{"Id": 1, "Name": "a", "NodeType": 4, "runtime": 7, "is_cpu_op": True}]
+    (tmp_path / "x.0.json").write_text(json.dumps({"workload_graph": nodes}))
+    import_paths([tmp_path / "x.0.json"], tmp_path / "x.trace", jobs=1)
+    got = replayed(run, tmp_path / "x.trace")
+    assert got["times"] == "laid out"
+    assert got["steps"][0]["measured_ns"] == 7_000
+    timelines = tmp_path / "t.json.gz"
+    code, out, err = run(tmp_path / "x.trace", "--perfetto", timelines)
+    assert code == 0
+    assert "measured" not in out + err
+    assert b"measured" not in gzip.decompress(timelines.read_bytes())
+
+
+def test_ranks_without_events_are_nothing_to_replay(run: Run, tmp_path: Path) -> None:
+    """A dump may name operations and have seen none of them running."""
+    line = {
+        "header": {"id": "0x1", "rank": 0, "n_ranks": 2, "nnodes": 1},
+        "metadata": {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 10},
+        "coll_perf": {
+            "coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 8, "coll_exec_time_us": 0,
+            "coll_algobw_gbs": 0.0, "coll_busbw_gbs": 0.0,
+        },
+    }  # fmt: skip
+    (tmp_path / "x.jsonl").write_text(json.dumps(line) + "\n")
+    import_paths([tmp_path / "x.jsonl"], tmp_path / "x.trace", jobs=1)
+    code, _, err = run(tmp_path / "x.trace")
+    assert code == 2
+    assert "holds no events" in err
 
 
 def test_many_ranks_show_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +244,7 @@ def test_one_rank_has_nothing_to_align(capsys: pytest.CaptureFixture[str]) -> No
     print_view(one)
     assert "one rank, nothing to align" in capsys.readouterr().out
     print_view(dataclasses.replace(VIEW, alignment=AlignmentRow(-1, 0)))
-    assert "not aligned" in capsys.readouterr().out
+    assert "clocks: kept as recorded" in capsys.readouterr().out
 
 
 def test_numbers_carry_their_unit() -> None:

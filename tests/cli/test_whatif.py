@@ -94,6 +94,36 @@ def test_what_the_step_hangs_on(run: Run, small_job: Path) -> None:
     assert "sorted by kind, rank, layer, collective" in err
 
 
+def test_a_transform_on_the_command_line(run: Run, small_job: Path, tmp_path: Path) -> None:
+    text = "scale: select = 'rank:1,gemm', factor = 0.3333333333"
+    got = asked(run, small_job, "-t", text, "-w", "comm=0")
+    (tmp_path / "s.toml").write_text(SCENARIOS)
+    file = asked(run, small_job, "-s", tmp_path / "s.toml")
+    names = [row["name"] for row in got["scenarios"]]
+    assert names == ["comm=0", text]
+    assert got["scenarios"][1]["steps_ns"] == file["scenarios"][0]["steps_ns"]
+    code, _, err = run(small_job, "-t", "scale: factor")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_what_the_critical_path_is_made_of(run: Run, small_job: Path) -> None:
+    got = asked(run, small_job, "--critical-path", "rank", "--critical-path", "collective")
+    assert list(got["critical_path"]) == ["rank", "collective"]
+    rows = {row["name"]: row for row in got["critical_path"]["rank"]}
+    # Two steps: rank 1 computes 300 us and is waited for; rank 0's kernel has 200 us of room.
+    assert rows["rank 1"]["path_ns"] > 2 * 300_000
+    assert rows["rank 1"]["slack_ns"] == 0
+    meetings = {row["name"]: row for row in got["critical_path"]["collective"]}
+    assert meetings["all_reduce 0-1"]["path_ns"] == pytest.approx(2 * 50_000, rel=0.02)
+    for table in got["critical_path"].values():
+        assert sum(row["share"] for row in table) == pytest.approx(1)
+    _, out, _ = run(small_job, "--critical-path", "kind")
+    assert "The critical path by kind" in out
+    code, _, err = run(small_job, "--critical-path", "colour")
+    assert code == 2
+    assert "sorted by kind, rank, layer, collective" in err
+
+
 def test_timelines_are_written_one_file_each(
     run: Run, small_job: Path, file: Path, tmp_path: Path
 ) -> None:

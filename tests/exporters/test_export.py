@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -157,8 +159,10 @@ def test_chakra_graphs(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     ("args", "what"),
     [
         (("--to", "xlsx"), "'xlsx'; expected csv, parquet, perfetto, pftrace, chakra"),
-        (("--to", "csv", "--ranks", "x"), "expected 0,4-7"),
-        (("--to", "csv", "--ranks", "0-9"), "no rank 2; it holds ranks 0-1"),
+        (("--to", "csv", "--ranks", "x"), "expected numbers such as 3 or 0-3,7, found 'x'"),
+        (("--to", "csv", "--ranks", "²"), "found '²'"),
+        (("--to", "csv", "--ranks", "1-0"), "found '1-0'"),
+        (("--to", "csv", "--ranks", "0-9"), "holds no rank 2-9; it holds 0-1"),
         (("--to", "chakra", "--ranks", "0"), "need all ranks"),
     ],
 )
@@ -167,6 +171,41 @@ def test_one_clear_error(
 ) -> None:
     assert run("export", trace, tmp_path / "out", *args) == 2
     assert what in capsys.readouterr().err
+
+
+def test_a_rank_named_twice_is_written_once(trace: Path, tmp_path: Path) -> None:
+    assert run("export", trace, tmp_path, "--to", "csv", "--ranks", "0,0-1,1") == 0
+    rows = (tmp_path / "events.csv").read_text().splitlines()[1:]
+    assert len(rows) == len(of_rank(trace, 0)) + len(of_rank(trace, 1))
+
+
+def test_what_must_not_be_written_over(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in trace.rglob("*.parquet")}
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for kind, out, why in (
+        ("parquet", trace / "rank=00000", "lies in the trace set"),
+        ("csv", trace, "lies in the trace set"),
+        ("perfetto", pipe, "is a pipe or a device"),
+        ("pftrace", tmp_path, "is a folder"),
+    ):
+        assert run("export", trace, out, "--to", kind) == 2
+        assert f"{out}: {why}" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in trace.rglob("*.parquet")} == before
+    assert pipe.is_fifo()
+
+
+def test_names_with_brackets_and_odd_bytes(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(trace, tmp_path / "run[1].trace")
+    assert run("export", copy, tmp_path / "graphs", "--to", "chakra", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["files"]) == 3
+    odd = tmp_path / os.fsdecode(b"odd\xff.json")
+    assert run("export", trace, odd, "--to", "perfetto", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "odd\ufffd.json")]
 
 
 def test_an_unknown_kind_of_table(trace: Path, tmp_path: Path) -> None:
@@ -188,3 +227,14 @@ def test_a_real_trace_in_every_form(tmp_path: Path, shared_data: Path) -> None:
     assert sum(b.end - b.start for b in bars) == wanted
     total_us = sum(e["dur"] for e in events if e["ph"] == "X")
     assert total_us * 1000 == pytest.approx(wanted, abs=len(rows))
+
+
+def test_times_that_nobody_measured_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [{"id": i, "name": "op", "ctrl_deps": 1, "inputs": {}} for i in (1, 2)]
+    write(tmp_path / "rank0.json", {"schema": "1.1.1-chakra.0.0.4", "nodes": nodes})
+    import_paths([tmp_path / "rank0.json"], tmp_path / "o.trace", jobs=1)
+    for kind in ("perfetto", "pftrace"):
+        assert run("export", tmp_path / "o.trace", tmp_path / kind, "--to", kind) == 0
+        assert "nobody measured the times; a start counts" in capsys.readouterr().err

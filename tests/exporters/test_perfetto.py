@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretrace.traces.exporters.perfetto import Flows, Slices, Tracks, write_perfetto
+from foretrace.traces.exporters.perfetto import write_perfetto
+from foretrace.traces.exporters.rows import Flows, Slices, Tracks
 
 BASE = 1_700_000_000_123_456_789
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.exporters.pftrace_reader import read_pftrace
 
-from foretrace.traces.exporters.perfetto import Flows, Slices, Tracks
 from foretrace.traces.exporters.pftrace import write_pftrace
+from foretrace.traces.exporters.rows import Flows, Slices, Tracks
 
 BASE = 1_700_000_000_123_456_789
 TRACKS = Tracks(["rank 0", "rank 1"], np.array([0, 0, 1], np.int32), ["main", "stream 7", "s 7"])

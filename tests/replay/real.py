@@ -16,10 +16,10 @@ SOURCES = {
     "tp8": "megatron-tp8-a100/kineto",
     "dlrm": "dlrm-8xv100/dlrm_kineto.tar.gz",
 }
-START_ERROR_NS = {"a800": 300_000, "tp8": 30_000, "dlrm": 50_000}
+START_ERROR_NS = {"a800": 100_000, "tp8": 5_000, "dlrm": 20_000}
 """Median error of the starts of device tasks, at most."""
 
-STEP_ERROR, NULL_ERROR, LATE, EARLY, WAITING = 0.01, 0.0005, 0.02, 0.01, 0.03
+STEP_ERROR, NULL_ERROR, LATE, EARLY, WAITING = 0.01, 0.0005, 0.02, 0.005, 0.03
 
 
 @dataclass

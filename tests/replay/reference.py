@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from foretrace.replay.graph import EdgeKind, JobGraph
 
-LAUNCHES = {int(EdgeKind.LAUNCH), int(EdgeKind.OVERLAP)}
+LAUNCHES = {int(EdgeKind.LAUNCH), int(EdgeKind.OVERLAP), int(EdgeKind.SEGMENT)}
 
 
 class DeadlockError(Exception):

@@ -23,6 +23,7 @@ from foretrace.replay.accuracy import (
 )
 from foretrace.replay.align import align
 from foretrace.replay.build import Build
+from foretrace.replay.build.rules import EdgeOrigins
 from foretrace.replay.engine import replay, sort_tasks
 from foretrace.replay.graph import EdgeKind, JobGraph, StepMarks, TaskKind
 from foretrace.replay.timeline import measured, step_windows
@@ -31,7 +32,8 @@ from foretrace.replay.timeline import measured, step_windows
 def of_graph(graph: JobGraph) -> Assessment:
     none = np.zeros(0, np.int64)
     alone = align(np.zeros(1, np.int64), none.astype(np.int32), none)
-    return assess(Build(graph, alone, (), {}, {}))
+    none_known = EdgeOrigins(none.astype(np.int8), none.astype(np.float32))
+    return assess(Build(graph, alone, (), {}, {}, none_known, {}))
 
 
 def prompt(r: RankTrace, count: int = 30) -> None:
@@ -169,5 +171,5 @@ def test_how_much_of_the_critical_path_is_copied_host_time(tmp_path: Path) -> No
     step = assess(job(tmp_path, r).build).steps[0]
     assert step.path_ns == {
         "compute": 600 * US, "communication": 0, "copy": 0, "host": 400 * US, "stall": 0,
-        "idle": 0}  # fmt: skip
+        "idle": 0, "skew": 0}  # fmt: skip
     assert step.copied_host == pytest.approx(0.4)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.replay.traces import US, Job, RankTrace, job
 
-from foretrace.replay.build.constants import MIN_SAMPLES, Constant, low_percentile
+from foretrace.replay.accuracy import assess
+from foretrace.replay.build.constants import Constant
+from foretrace.replay.build.slacks import MIN_SAMPLES, low_percentile
 from foretrace.replay.graph import EdgeKind, TaskKind
 
 KERNEL, CALL, SYNC = TaskKind.KERNEL, TaskKind.CALL, TaskKind.SYNC
@@ -69,6 +71,32 @@ def test_the_gap_between_kernels_of_a_stream(tmp_path: Path) -> None:
     assert constant(j, EdgeKind.STREAM, KERNEL).delay_ns == 1_500
     first, last = j.tasks(KERNEL)[0], j.tasks(KERNEL)[-1]
     assert j.start(last) - j.start(first) == 59 * 101.5
+
+
+def gaps(own_us: float) -> RankTrace:
+    """A busy stream: "big" starts ``own_us`` after the kernel before it, all others 1.5 us."""
+    r = RankTrace()
+    at = 100.0
+    for i in range(120):
+        name, gap = ("big", own_us) if i % 4 == 3 else ("k", 1.5)
+        at += gap
+        r.kernel(name, 0.5 * i, at, 100)
+        at += 100
+    r.mark(1, 0, 99)
+    return r
+
+
+def test_a_kernel_has_a_gap_of_its_own(tmp_path: Path) -> None:
+    j = job(tmp_path, gaps(7.5))
+    big, small = j.tasks(KERNEL, "big"), j.tasks(KERNEL, "k")
+    assert j.start(big[-1]) - j.start(small[0]) == 30 * 107.5 + 89 * 101.5
+    (step,) = assess(j.build).steps
+    assert step.unexplained_ns < 1_500
+
+
+def test_a_gap_too_long_for_a_kernel_stays_unexplained(tmp_path: Path) -> None:
+    (step,) = assess(job(tmp_path, gaps(307.5)).build).steps
+    assert step.unexplained_ns == pytest.approx(30 * 306_000, rel=0.02)
 
 
 def test_only_the_deciding_predecessor_teaches(tmp_path: Path) -> None:

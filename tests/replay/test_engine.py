@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.replay.random_graphs import graph_of, job_graphs
-from tests.replay.reference import DeadlockError, simulate
+from tests.replay.random_graphs import edge_lists, graph_of, job_graphs
+from tests.replay.reference import LAUNCHES, DeadlockError, simulate
+from tests.replay.test_rates import shared_jobs
 
-from foretrace.replay.engine import permuted, replay, replay_all, sort_tasks
+from foretrace.replay.engine import permuted, replay, replay_all, replay_each, sort_tasks
 from foretrace.replay.graph import EdgeKind, JobGraph, Timeline
+from foretrace.replay.scenario import parse
+from foretrace.replay.selection import KIND_TASKS
+from foretrace.replay.whatif import evaluate
 from foretrace.traces.errors import GraphError
 
 
@@ -29,6 +33,47 @@ def test_equals_the_reference(graph: JobGraph) -> None:
     assert (timeline.end_ns == timeline.start_ns + timeline.graph.dur_ns).all()
 
 
+@pytest.mark.parametrize("kind", list(EdgeKind))
+@given(st.data())
+def test_each_kind_of_edge_alone_equals_the_reference(kind: EdgeKind, data: st.DataObject) -> None:
+    order = list(range(data.draw(st.integers(2, 8))))
+    edges = [(a, b, int(kind), delay) for a, b, _, delay in data.draw(edge_lists(order))]
+    dur = data.draw(st.lists(st.integers(0, 2**40), min_size=len(order), max_size=len(order)))
+    graph = graph_of(dur, edges)
+    assert starts(replay(graph)) == simulate(graph)
+
+
+@given(shared_jobs(longest=2**30))
+def test_meetings_of_ranks_equal_the_reference(graph: JobGraph) -> None:
+    """Arrivals of two ranks, their joins, transfers, kernels and host work, in any order."""
+    assert starts(replay(graph)) == simulate(graph)
+
+
+@given(job_graphs(), st.data())
+def test_several_cost_vectors_equal_the_reference(graph: JobGraph, data: st.DataObject) -> None:
+    graph = sort_tasks(graph)
+    times = st.lists(st.integers(0, 2**50), min_size=len(graph), max_size=len(graph))
+    costs = [np.array(data.draw(times), np.int64) for _ in range(data.draw(st.integers(1, 10)))]
+    runs = list(replay_each(graph, ((str(i), dur) for i, dur in enumerate(costs))))
+    assert len(runs) == len(costs)
+    for run, dur in zip(runs, costs, strict=True):
+        truth = simulate(graph, dur.tolist())
+        assert run.start_ns.tolist() == [truth[task] for task in range(len(graph))]
+
+
+@given(job_graphs(smallest=1), st.sampled_from(["x1", "+0us", "-0%", "/1"]))
+def test_a_what_if_without_a_change_changes_nothing(graph: JobGraph, change: str) -> None:
+    graph = sort_tasks(graph)
+    kinds = [word for word, of in KIND_TASKS.items() if np.isin(graph.kind, of).any()]
+    scenarios = [parse(f"kind:{kind}={change}") for kind in kinds]
+    plain = replay(graph)
+    for outcome in evaluate(graph, scenarios):
+        assert (outcome.timeline.start_ns == plain.start_ns).all()
+        assert (outcome.timeline.end_ns == plain.end_ns).all()
+        assert (outcome.timeline.bound == plain.bound).all()
+        assert outcome.before_ns == outcome.after_ns
+
+
 @given(job_graphs(shuffled=False))
 def test_each_start_is_what_its_binding_edge_allows(graph: JobGraph) -> None:
     timeline = replay(graph)
@@ -40,7 +85,7 @@ def test_each_start_is_what_its_binding_edge_allows(graph: JobGraph) -> None:
             continue
         assert first <= edge < stop
         source = graph.pred[edge]
-        from_start = graph.edge_kind[edge] in (EdgeKind.LAUNCH, EdgeKind.OVERLAP)
+        from_start = graph.edge_kind[edge] in LAUNCHES
         anchor = timeline.start_ns[source] if from_start else timeline.end_ns[source]
         assert timeline.start_ns[task] == anchor + graph.edge_delay_ns[edge]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.replay.traces import AUTOGRAD, COPY, MAIN, RankTrace, job
 
 from foretrace.replay.graph import EdgeKind, TaskKind
@@ -129,10 +128,6 @@ def test_head_of_a_stream_enters_without_any_delay(tmp_path: Path) -> None:
     assert j.start(j.task(KERNEL, "old")) == 100
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="no QUEUE edges yet: a launch that was blocked by a full queue keeps its waiting",
-)
 def test_a_launch_blocked_by_a_full_queue_holds_no_waiting(tmp_path: Path) -> None:
     # 1100 launches of 5 us each, kernels of 100 us: once 1024 are queued each launch returns
     # only when an old kernel has ended.
@@ -148,3 +143,19 @@ def test_a_launch_blocked_by_a_full_queue_holds_no_waiting(tmp_path: Path) -> No
     r.mark(1, 0, at + 10)
     j = job(tmp_path, r)
     assert max(j.dur_us(c) for c in j.tasks(CALL)) == 5
+
+
+def test_threads_of_a_long_recording_are_kept_apart(tmp_path: Path) -> None:
+    # Times of several seconds, so that thread numbers times lengths leave 32 bits.
+    r = RankTrace()
+    r.mark(1, 0, 4_000_000)
+    for thread in range(1, 9):
+        r.kernel(f"early {thread}", 10 * thread, 10 * thread, 4, stream=thread, thread=thread)
+        at = 3_999_000 + 10 * thread
+        r.kernel(f"late {thread}", at, at, 4, stream=thread, thread=thread)
+    j = job(tmp_path, r)
+    for thread in range(1, 9):
+        assert j.start(j.task(CALL, f"launch late {thread}")) == 3_999_000 + 10 * thread
+    j.longer(j.task(CALL, "launch early 3"), 50)
+    late = [j.start(j.task(CALL, f"launch late {t}")) - 3_999_000 for t in range(1, 9)]
+    assert late == [10, 20, 80, 40, 50, 60, 70, 80]

@@ -105,6 +105,39 @@ def test_a_broadcasts_receivers_wait_for_the_root_and_not_for_each_other(tmp_pat
     assert starts_after(j)[1] >= 1_100
 
 
+def test_a_reduces_members_may_leave_when_they_have_sent(tmp_path: Path) -> None:
+    # The root comes first and has the sum at 450; rank 1 is rid of its part at 220.
+    j = job(tmp_path, *ranks("reduce", [100, 200, 400], [450, 220, 430], peer=0))
+    assert executions(j) == [50, 20, 30]
+    assert waits(j) == [300, 0, 0]
+    j.longer(j.task(KERNEL, "before", rank=2), 500)
+    assert starts_after(j) == [950, 220, 930]
+
+
+def test_a_fused_kernel_waits_for_its_own_partners_only(tmp_path: Path) -> None:
+    # A pipeline of three: rank 1 sends to rank 2 and receives from rank 0 in one kernel.
+    middle = [("recv", 0), ("send", 2)]
+    peers = [[("send", 1)], middle, [("recv", 1)]]
+    recorded = []
+    for rank, (arrive, end) in enumerate(zip([100, 200, 400], [250, 450, 450], strict=True)):
+        r = RankTrace(rank=rank, groups=[(0, 1, 2)])
+        r.mark(1, 0, 100)
+        r.kernel("before", 0, 0, arrive, stream=COMM)
+        work = r.work("ncclDevKernel_SendRecv", arrive, end - arrive, COMM, r.call("launch", 10, 5))
+        r.kernel("after", 20, end, 10, stream=COMM)
+        for kind, peer in peers[rank]:
+            r.operation(kind, work, group=0, p2p=True, peer=peer)
+        recorded.append(r)
+    j = job(tmp_path, *recorded)
+    # Rank 0 leaves 50 after rank 1 has come, whatever rank 2 does.
+    assert executions(j) == [50, 50, 50]
+    assert starts_after(j) == [250, 450, 450]
+    j.longer(j.task(KERNEL, "before", rank=2), 1_000)
+    assert starts_after(j) == [250, 1_450, 1_450]
+    j.longer(j.task(KERNEL, "before", rank=0), 2_000)
+    assert starts_after(j) == [2_150, 2_150, 1_450]
+
+
 def pair(arrivals: list[float], ends: list[float]) -> list[RankTrace]:
     sender, receiver = ranks("send", arrivals, ends, p2p=True)
     sender.operations[0] |= {"peer": 1}
@@ -131,9 +164,6 @@ def test_a_small_send_ends_before_the_receiver_comes(tmp_path: Path) -> None:
     assert starts_after(j) == [130, 1_320]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a fused send and receive never leaves before both sides have come"
-)
 def test_so_does_one_that_is_recorded_as_a_fused_kernel(tmp_path: Path) -> None:
     # Kernel names do not tell a send from a receive; peers and directions are not recorded.
     j = job(tmp_path, *ranks("send_recv", [100, 300], [130, 320], p2p=True))
@@ -153,12 +183,15 @@ def test_a_group_of_which_one_rank_was_not_recorded(tmp_path: Path) -> None:
     j = job(tmp_path, *present)
     assert waits(j) == [150, 0]
     assert len(j.tasks(JOIN)) == 1
+    assert j.build.stood_in == {0: 1, 1: 1}
+    assert not j.build.unmatched
 
 
 def test_a_rank_alone_keeps_its_whole_operation(tmp_path: Path) -> None:
     j = job(tmp_path, ranks("all_reduce", [100, 250], [500, 500])[0])
     assert executions(j) == [400]
     assert j.build.unmatched == {0: 1}
+    assert not j.build.stood_in
     assert not j.tasks(JOIN)
 
 

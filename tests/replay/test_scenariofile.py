@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.replay.random_graphs import job_graphs
+from tests.replay.test_rates import WAITING, WAITS, job_of
 from tests.replay.test_whatif import GRAPH
 
 from foretrace.replay.engine import replay, replay_each
 from foretrace.replay.graph import JobGraph
 from foretrace.replay.scenario import parse
-from foretrace.replay.scenariofile import parse_scenarios, read_scenarios
+from foretrace.replay.scenariofile import parse_scenarios, parse_transform, read_scenarios
 from foretrace.replay.transforms import TRANSFORMS, transform_class
 from foretrace.replay.whatif import apply, evaluate
 from foretrace.traces.errors import ScenarioError
@@ -135,3 +136,60 @@ def test_outcomes_keep_their_order_whatever_they_change() -> None:
     assert [o.timeline.label for o in found] == [*texts, "faster", "slower"]
     assert found[-1].tasks == 1
     assert (found[-1].before_ns, found[-1].after_ns) == (40, 5_040)
+
+
+def test_a_line_says_what_a_file_says() -> None:
+    line = parse_transform(
+        "scale: select = 'kernel:*gemm*', factor = 0.5; "
+        "set: select = \"kernel:a; set b\", to = '5us';"
+    )
+    (file,) = parse_scenarios(
+        "[[scenario]]\nname = 'x'\n"
+        "[[scenario.change]]\ntransform = 'scale'\nselect = 'kernel:*gemm*'\nfactor = 0.5\n"
+        "[[scenario.change]]\ntransform = 'set'\nselect = 'kernel:a; set b'\nto = '5us'\n"
+    )
+    assert line.transforms == file.transforms
+    assert line.rules == ()
+    assert parse_transform("equalise").transforms == parse_transform(" equalise: ").transforms
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("scal: factor = 2", "did you mean 'scale'"),
+        ("scale: factr = 2", "did you mean 'factor'"),
+        ("scale: factor = 2", "select"),
+        ("scale: factor = ", "expected NAME: FIELD = VALUE"),
+        ("scale: factor = -1, select = 'a'", "factor"),
+    ],
+)
+def test_a_line_that_says_nothing_known_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ScenarioError, match=says) as error:
+        parse_transform(text)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text())
+def test_any_line_parses_or_says_why(text: str) -> None:
+    try:
+        found = parse_transform(text)
+    except ScenarioError:
+        return
+    assert found.transforms
+
+
+@given(st.permutations(range(6)))
+def test_scenarios_keep_their_order_whatever_they_change(order: list[int]) -> None:
+    """Those that change dependencies stand between those that share a pass."""
+    texts = [f"comm=x{i}" for i in range(2, 6)]
+    drop = "dependency: edge = 'rendezvous', action = 'duplicate', delay = '{}us'"
+    every = [parse(text) for text in texts] + [parse_transform(drop.format(i)) for i in (3, 5)]
+    asked = [every[i] for i in order]
+    graph = job_of(WAITING, WAITS)
+    together = evaluate(graph, asked)
+    assert [o.scenario for o in together] == asked
+    for outcome in together:
+        (alone,) = evaluate(graph, [outcome.scenario])
+        assert (outcome.timeline.start_ns == alone.timeline.start_ns).all()
+        assert outcome.timeline.label == outcome.scenario.name

@@ -248,10 +248,14 @@ def check_no_waiting(built: Build) -> None:
         at = arrived.setdefault(int(g.collective[task]), {})
         at[int(g.rank[task])] = int(g.measured_start_ns[task])
     for comm in np.flatnonzero((g.kind == TaskKind.COMM) & (g.collective >= 0)).tolist():
-        at, end = arrived[int(g.collective[comm])], int(g.measured_end_ns[comm])
-        last = max(at.values())
-        if end < last and COLLECTIVE_KINDS[g.collectives.kind[g.collective[comm]]] in EARLY:
-            last = at[int(g.rank[comm])]  # it did not wait for the last arrival
+        match, end = int(g.collective[comm]), int(g.measured_end_ns[comm])
+        last = max(arrived[match].values())
+        # A fused kernel has one match for each partner; its tasks carry the number of one.
+        before = g.pred[g.pred_ptr[comm] : g.pred_ptr[comm + 1]]
+        last = max([last, *g.measured_start_ns[before[g.kind[before] == TaskKind.JOIN]].tolist()])
+        weak = g.collectives.confidence[match] < 0.5
+        if end < last and (weak or COLLECTIVE_KINDS[g.collectives.kind[match]] in EARLY):
+            last = arrived[match][int(g.rank[comm])]  # it did not wait for the last arrival
         # Ends before the last arrival by less than the clocks' noise: no execution is left.
         assert g.dur_ns[comm] == max(end - last, 0)
 

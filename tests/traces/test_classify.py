@@ -47,7 +47,7 @@ KERNELS = {
     "void deep_ep::internode_ll::combine<true, 7168, 9, 32>": ("deepep", "all_to_all"),
     "void vllm::cross_device_reduce_2stage<nv_bfloat16, 4>": ("custom all-reduce", "all_reduce"),
     "multimem_all_reduce_kernel": ("symmetric memory", "all_reduce"),
-    "void nvshmemi_fcollect_kernel<int>": ("nvshmem", "unknown"),
+    "void nvshmemi_fcollect_kernel<int>": ("nvshmem", "all_gather"),
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": ("nccl", "all_gather"),
 }
 COMPUTATION = (

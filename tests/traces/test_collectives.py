@@ -59,6 +59,13 @@ def test_metadata_on_the_kernel() -> None:
     ]
 
 
+@pytest.mark.parametrize("dtype", ["Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz"])
+def test_eight_bit_floats_have_a_size(dtype: str) -> None:
+    meta = META | {"dtype": dtype}
+    events = [record(0, 9, **meta), launch(5, 1), comm(ALL_REDUCE, 20, 1, **meta)]
+    assert table(read(document(events)), "bytes_in", "bytes_out", "dtype") == [(1000, 1000, dtype)]
+
+
 def test_metadata_only_on_the_host() -> None:
     meta = META | {"Collective name": "_allgather_base", "Out msg nelems": 2000, "Rank": 7}
     events = [record(0, 9, **meta), launch(5, 1), comm(ALL_GATHER, 20, 1)]

@@ -191,6 +191,44 @@ def test_a_dump_that_is_cut_off_gives_its_whole_entries() -> None:
     assert seen == {1, 2, 3, 4}
 
 
+def test_json_that_is_cut_off_gives_its_whole_entries() -> None:
+    """At every byte, as of a pickle; the groups are lost where they stand behind the entries."""
+    calls = [entry(i, "nccl:all_reduce") for i in range(3)]
+    value = dump(*calls)
+    whole = [r["seq"] for r in read(value).collectives.to_pylist()]
+    for ordered in (value, dict(sorted(value.items()))):
+        data = json.dumps(ordered).encode()
+        found = []
+        for end in range(data.index(b"entries"), len(data) - 1):
+            try:
+                tables = flight_recorder.read([data[:end]])
+            except TraceFormatError:
+                continue
+            rows = [r["seq"] for r in tables.collectives.to_pylist()]
+            assert rows == whole[: len(rows)]
+            lost = losses(tables)
+            assert lost.get("end of the file is missing (whole entries kept)", 0) + lost.get(
+                "damage around the list of entries (left out)", 0
+            )
+            if data[:end].count(b'"record_id"') > len(rows):
+                assert lost["entry cut off by the end of the file"] == 1
+            found.append(len(rows))
+        assert sorted(set(found)) == [1, 2, 3]
+        assert found == sorted(found)
+
+
+def test_a_damaged_entry_in_json_costs_that_entry() -> None:
+    value = dump(*[entry(i, "nccl:all_reduce") for i in range(4)])
+    data = json.dumps(value).encode()
+    damaged = data.replace(b'"record_id": 2', b'"record_id": 2 "', 1)
+    tables = flight_recorder.read([damaged])
+    assert [r["seq"] for r in tables.collectives.to_pylist()] == [1, 2, 4]
+    assert tables.collectives["group_size"].to_pylist() == [4, 4, 4]  # the groups are kept
+    assert losses(tables) == {"damaged entry": 1}
+    no_text = data.replace(b'"filename": "train.py"', b'"filename": "tr\xffin.py"', 1)
+    assert len(flight_recorder.read([no_text]).collectives) == 4
+
+
 @pytest.mark.parametrize(
     ("data", "what"),
     [

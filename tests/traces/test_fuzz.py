@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,17 @@ from tests.traces.kineto import document, kernel, lasting, launch
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 60
+RESULTS = ("data", "error")
 
 
 @pytest.fixture(scope="module")
-def fuzz() -> Any:
-    spec = importlib.util.spec_from_file_location("fuzz", ROOT / "benchmarks/fuzz_import.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz"] = module
-    spec.loader.exec_module(module)
-    return module
+def fuzz() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield importlib.import_module("fuzz_import")
 
 
-def small_files() -> list[tuple[str, bytes]]:
+def small_files(fuzz: Any) -> list[Any]:
     args = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Seq": 3,
             "Out msg nelems": 8, "Group size": 2, "Process Group Name": "0",
             "Process Group Ranks": "[0, 1]", "Global rank start": 0,
@@ -45,27 +42,34 @@ def small_files() -> list[tuple[str, bytes]]:
     info = {"backend": "nccl", "rank": 0, "world_size": 2, "pg_config": config}
     top = {"distributedInfo": info, "baseTimeNanoseconds": 10**18}
     whole = document(events, rank=None, **top)
-    return [
-        ("compact.json", json.dumps(whole, separators=(",", ":")).encode()),
-        ("pretty.json", json.dumps(whole, indent=1).encode()),
-        ("array.json", json.dumps(events).encode()),
-    ]
+    files = {
+        "compact.json": json.dumps(whole, separators=(",", ":")),
+        "pretty.json": json.dumps(whole, indent=1),
+        "array.json": json.dumps(events),
+    }
+    return [fuzz.TraceFile(name, text.encode(), "kineto") for name, text in files.items()]
 
 
 def test_files_made_by_hand(fuzz: Any, tmp_path: Path) -> None:
     results = []
     for case in range(CASES):
-        name, data = fuzz.make_case(small_files(), seed=5, case=case)
-        results.append(fuzz.run_case(name, data, tmp_path))
+        file = fuzz.make_case(small_files(fuzz), seed=5, case=case)
+        results.append(fuzz.run_case(file, tmp_path))
     assert set(results) <= {"data", "error"}
     assert results.count("data") > CASES / 2
 
 
+def test_formats_without_real_files(fuzz: Any, tmp_path: Path) -> None:
+    files = fuzz.trace_files(None)
+    assert len({f.kind for f in files}) == 3
+    for case in range(CASES):
+        assert fuzz.run_case(fuzz.make_case(files, seed=7, case=case), tmp_path) in RESULTS
+
+
 def test_real_files(fuzz: Any, tmp_path: Path, shared_data: Path) -> None:
-    files = fuzz.contents(shared_data / "traces/critical-path")
+    files = fuzz.trace_files(shared_data / "traces/critical-path")
     for case in range(CASES // 2):
-        name, data = fuzz.make_case(files, seed=6, case=case)
-        assert fuzz.run_case(name, data, tmp_path) in ("data", "error")
+        assert fuzz.run_case(fuzz.make_case(files, seed=6, case=case), tmp_path) in RESULTS
 
 
 def test_the_check_can_fail(fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,4 +80,4 @@ def test_the_check_can_fail(fuzz: Any, tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("foretrace.traces.importers.import_paths", broken)
     with pytest.raises(ZeroDivisionError):
-        fuzz.run_case("a.json", b"{}", tmp_path)
+        fuzz.run_case(fuzz.TraceFile("a.json", b"{}", "kineto"), tmp_path)

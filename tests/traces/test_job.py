@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from foretrace.cli.traces import _progress
 from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
 from foretrace.traces.importers import import_paths
 from foretrace.traces.importers.ranks import rank_of_name
+from foretrace.traces.importers.run import _no_interrupts
 from foretrace.traces.store import TraceSet
 
 
@@ -234,7 +238,9 @@ def test_missing_ranks_are_said_and_recorded(tmp_path: Path) -> None:
         (b'{"layers": 24, "heads": []}', "JSON without profiler events"),
         (b"\x80\x04\x95\x10\0\0\0", "a Python pickle"),
         (b"\0\1\2\3", "binary data"),
-        (gzip.compress(b"", mtime=0)[:-4], "an empty file"),
+        (gzip.compress(gzip.compress(data(0))), "a gzip file within a gzip file"),
+        (bz2.compress(data(0)), "a bzip2 file"),
+        (gzip.compress(b"", mtime=0)[:-4], "compressed data that is cut off or damaged"),
     ],
 )
 def test_wrong_file(tmp_path: Path, content: bytes, found: str) -> None:
@@ -353,3 +359,16 @@ def test_command_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert out == ""
     assert err.count("\n") == 1
     assert "absent.json" in err
+
+
+def test_processes_that_start_hear_no_interrupts() -> None:
+    """Ctrl-C goes to all processes; one that is only starting would end in a traceback."""
+    ask = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+
+    def answer() -> str:
+        command = [sys.executable, "-c", ask]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with _no_interrupts():
+        assert answer() == "True\n"
+    assert answer() == "False\n"

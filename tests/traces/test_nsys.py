@@ -229,6 +229,35 @@ def test_several_parquet_exports_in_one_folder_of_folders(tmp_path: Path) -> Non
     assert [traces.info(r).labels["process"] for r in (0, 1)] == ["4000", "4001"]
 
 
+def two_processes(first: int) -> Export:
+    """Two processes on the devices 0 and 1 of one node."""
+    one, two = example(first, 0), example(first + 1, 1)
+    once = ("StringIds", "META_DATA_EXPORT", "ANALYSIS_FILE")
+    shared = {t: rows for t, rows in one.items() if t.startswith("TARGET_") or t in once}
+    return {t: [*rows, *two[t]] for t, rows in one.items()} | shared
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_processes_of_several_nodes_are_numbered_on(tmp_path: Path, last: int) -> None:
+    """All of the first node, then all of the second and of the tenth; a copy is a copy."""
+    names = ("node1.sqlite", "node2.sqlite", "node10.sqlite")
+    exports = (two_processes(4000), two_processes(5000), two_processes(6000))
+    if last == 1:
+        exports = (*exports[:2], example(6000, 0))
+    for name, export in zip(names, exports, strict=True):
+        write_sqlite(tmp_path / name, export)
+    (tmp_path / "node3.sqlite").write_bytes((tmp_path / "node2.sqlite").read_bytes())
+    report = import_paths([str(tmp_path)], tmp_path / "x.trace", jobs=1)
+    traces = TraceSet.open(tmp_path / "x.trace")
+    expected = ["4000", "4001", "5000", "5001", "6000", "6001"][: 4 + last]
+    assert [traces.info(r).labels["process"] for r in traces.ranks] == expected
+    assert [f.rank for f in report.files] == traces.ranks == list(range(4 + last))
+    assert any("in the order of the exports' names" in note for note in report.notes)
+    assert sorted(p.name for p in (tmp_path / "x.trace").iterdir() if p.is_dir()) == [
+        f"rank={r:05d}" for r in traces.ranks
+    ]
+
+
 def test_an_export_in_an_archive(tmp_path: Path) -> None:
     """Parquet files of a folder stay together inside an archive, and so do gzipped databases."""
     folder = write_parquet(tmp_path / "x", example())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,48 @@ def test_stated_ranks_are_kept() -> None:
     assert (first.info.rank, second.info.rank) == (4, 8)
     assert first.info.world_size == 0  # who the others are is not known
     assert first.collectives["peer"].to_pylist()[0] == 8
+
+
+LAYOUT = "dp_size: 2\npp_size: 2\ntp_size: 4\nworld_size: 16\n"
+
+
+def test_the_layout_beside_a_table_is_read(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "trace-run.parquet")
+    (tmp_path / "meta-run.yaml").write_text(LAYOUT)
+    import_paths([tmp_path / "trace-run.parquet"], tmp_path / "x.trace", jobs=1)
+    got = TraceSet.open(tmp_path / "x.trace").info(0)
+    assert got.layout == {"dp": 2, "pp": 2, "tp": 4}
+    assert any("1 of 2 dp ranks recorded" in d.reason for d in got.dropped)
+
+
+def test_the_layout_beside_a_table_in_an_archive_is_read(tmp_path: Path) -> None:
+    files = {
+        "job/run.csv": csv(table()),
+        "job/meta-run.yaml": LAYOUT.encode(),
+        "meta-run.yaml": b"dp_size: 9\n",  # of another table
+    }
+    with tarfile.open(tmp_path / "job.tar.gz", "w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    import_paths([tmp_path / "job.tar.gz"], tmp_path / "x.trace", jobs=1)
+    assert TraceSet.open(tmp_path / "x.trace").info(2).layout == {"dp": 2, "pp": 2, "tp": 4}
+
+
+def test_a_layout_that_contradicts_its_table_is_one_clear_error(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "run.parquet")
+    (tmp_path / "meta-run.yaml").write_text("pp_size: 1\n")
+    with pytest.raises(TraceFormatError, match=r"goes up to 1, but the layout states pp_size 1"):
+        import_paths([tmp_path / "run.parquet"], tmp_path / "x.trace", jobs=1)
+
+
+def test_the_real_layouts(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "traces" / "megatron-straggler" / "trace-ST.parquet"
+    import_paths([source], tmp_path / "x.trace", jobs=1)
+    traces = TraceSet.open(tmp_path / "x.trace")
+    assert traces.info(0).layout == {"dp": 2, "pp": 4}
+    assert len(traces.ranks) == 8
 
 
 def test_what_is_no_table_is_not_taken_for_one() -> None:

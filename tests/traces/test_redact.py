@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -111,6 +112,19 @@ def test_it_is_the_same_every_time(original: Path, tmp_path: Path) -> None:
         .events(0)
         .equals(TraceSet.open(tmp_path / "a.trace").events(0))
     )
+
+
+def test_a_copy_that_fails_leaves_nothing(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("foretrace.traces.redact.TraceSetWriter.finish", full)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No space"):
+        redact(original, tmp_path / "copy.trace")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_it_overwrites_nothing(original: Path) -> None:

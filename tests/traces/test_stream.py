@@ -167,3 +167,15 @@ def test_sniffing() -> None:
         assert kineto.sniff(text.encode()[:64], "x")
     for other in (b"", b"\x89PNG\r\n", b"a,b\n1,2\n", b'{"schema": "1.0.2", "nodes": []}', b"[1]"):
         assert not kineto.sniff(other, "trace.json")
+
+
+@pytest.mark.parametrize("place", [1, 4])
+def test_a_damaged_arrow_takes_nothing_with_it(place: int) -> None:
+    """Arrows are not kept, but what is wrong with one must not touch its neighbours."""
+    arrow = {"ph": "s", "cat": "ac2g", "name": "ARROW", "id": 1, "pid": 1, "tid": 1, "ts": 10}
+    events = [e for e in SMALL["traceEvents"] if e["ph"] == "X"]
+    events.insert(place, arrow)
+    text = json.dumps(SMALL | {"traceEvents": events}).replace("ARROW", "a\nc")
+    tables = read(text, 1 << 20)
+    assert rows(tables, "name", "start_ns", "dur_ns") == EXPECTED
+    assert losses(tables) == {"control bytes in a text made blanks (kept)": 1}

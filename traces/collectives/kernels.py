@@ -111,10 +111,10 @@ def _operation(
         meta, source = known or Metadata(), "record_param_comms"
     else:
         meta, source = Metadata(), "kernel"
-    hints = [collective_kind(meta.collective)]
-    hints += [collective_kind(events.name.text(r)) for r in (annotation, operator) if r >= 0]
+    words = [meta.collective]
+    words += [events.name.text(r) for r in (annotation, operator) if r >= 0]
     operation = Operation(
-        kind=_choose_kind(named_kind, next((h for h in hints if h), "")),
+        kind=_choose_kind(named_kind, next(filter(None, map(collective_kind, words)), "")),
         work_event=work,
         source=source,
         meta=meta,

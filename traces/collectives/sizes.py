@@ -78,12 +78,17 @@ def _from_metadata(operation: Operation, meta: Metadata) -> None:
         operation.bytes_out = meta.out_elements * width
 
 
+def of_all(size: int, members: int) -> int:
+    """Bytes of all members of a group that have ``size`` bytes each; -1 where one cannot be."""
+    return size * members if 0 <= size <= MOST_BYTES and 0 < members <= MOST_RANKS else -1
+
+
 def fill_by_group_size(operation: Operation) -> None:
     """What one side of an all-gather or reduce-scatter tells of the other."""
     size = operation.meta.group_size
     if not 0 < size <= MOST_RANKS or operation.bytes_in < 0 or operation.bytes_out >= 0:
         return
     if operation.kind == "all_gather":
-        operation.bytes_out = operation.bytes_in * size
+        operation.bytes_out = of_all(operation.bytes_in, size)
     elif operation.kind == "reduce_scatter":
         operation.bytes_out = operation.bytes_in // size

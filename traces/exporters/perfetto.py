@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.traces.exporters.rows import Flows, Placed, Slices, Timeline, Tracks, placed
+
 I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 _CHUNK = 20_000  # slices encoded at a time
 _GZIP_LEVEL = 3  # level 6 took 1.4 times as long over all for 11% less
@@ -26,66 +28,6 @@ _GZIP_LEVEL = 3  # level 6 took 1.4 times as long over all for 11% less
 # that then overlaps its neighbour by 1 ns is dropped. A fifth of a nanosecond more makes
 # both give the exact value.
 _NUDGE_NS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Tracks:
-    """Rows of the timeline; arrays of shape ``(tracks,)``.
-
-    Attributes:
-        process: index into ``processes``, the names of the groups of rows.
-        name: shown at the left of the row.
-    """
-
-    processes: Sequence[str]
-    process: I32
-    name: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Slices:
-    """Bars on tracks; arrays of shape ``(slices,)``. Bars may overlap in any way.
-
-    Attributes:
-        names: distinct names.
-        categories: distinct categories.
-        track: index into the tracks.
-        name: index into ``names``.
-        category: index into ``categories``.
-        start_ns: start, ns.
-        dur_ns: duration, ns, not negative.
-        args: values shown when a bar is clicked, one column each; ``-1`` and ``""`` are left out.
-    """
-
-    names: Sequence[str]
-    categories: Sequence[str]
-    track: I32
-    name: I32
-    category: I32
-    start_ns: I64
-    dur_ns: I64
-    args: Mapping[str, NDArray[Any] | Sequence[Any]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Flows:
-    """Arrows between bars; arrays of shape ``(flows,)``.
-
-    Attributes:
-        source: index of the slice at whose start the arrow begins.
-        target: index of the slice to which it leads.
-        name: what the arrows stand for.
-        head_ns: when the arrow arrives, a time inside the target; its start by default.
-            Viewers drop arrows that lead back in time.
-    """
-
-    source: I64
-    target: I64
-    name: str
-    head_ns: I64 | None = None
 
 
 class _Slice(msgspec.Struct, tag_field="ph", tag="X", omit_defaults=True):
@@ -139,107 +81,80 @@ def write_perfetto(
     Raises:
         OSError: the file cannot be written.
     """
-    order = np.lexsort((-slices.dur_ns, slices.start_ns, slices.track))
-    sub = subtracks(slices, order)
-    tid, rows = thread_ids(slices.track, sub)
-    base_ns = int(slices.start_ns.min()) if len(slices) else 0
+    write_timelines(path, [Timeline(tracks, slices, flows)], metadata)
+
+
+def write_timelines(
+    path: str | Path, timelines: Iterable[Timeline], metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write timelines one below the other, as :func:`write_perfetto` writes one.
+
+    Args:
+        path: as there.
+        timelines: gone through twice, one at a time.
+        metadata: as there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     encoder = msgspec.json.Encoder()
-    with replacing(Path(path)) as out:
+    labels, base_ns = _survey(timelines)
+    with replacing(Path(path)) as out, TemporaryFile() as arrows:
         out.write(b'{"displayTimeUnit":"ns","otherData":')
         out.write(encoder.encode({"base_time_ns": str(base_ns), **(metadata or {})}))
         out.write(b',"traceEvents":[\n')
-        out.write(_lines(encoder, _meta_events(tracks, rows)))
-        pid = tracks.process.astype(np.int64) + 1
-        for bars in _slice_events(slices, order, pid, tid, base_ns):
-            out.write(b",\n" + _lines(encoder, bars))
-        for arrows in _flow_events(slices, flows, pid, tid, base_ns):
-            out.write(b",\n" + _lines(encoder, arrows))
+        out.write(_lines(encoder, labels))
+        number = 1
+        for part in placed(timelines):
+            for bars in _slice_events(part, base_ns):
+                out.write(b",\n" + _lines(encoder, bars))
+            for flow in part.timeline.flows:  # viewers want all bars before the first arrow
+                if len(flow.source):
+                    events = _flow_events(part, flow, number, base_ns)
+                    arrows.write(b",\n" + _lines(encoder, events))
+                number += len(flow.source)
+        arrows.seek(0)
+        shutil.copyfileobj(arrows, out)
         out.write(b"\n]}\n")
 
 
-def subtracks(slices: Slices, order: I64) -> I32:
-    """Number of the sub-track of each slice so that every sub-track only nests.
-
-    Args:
-        slices: the bars.
-        order: slices by track, start and falling duration.
-
-    Returns:
-        Shape ``(slices,)``; 0 wherever a track needs no splitting.
-    """
-    sub = np.zeros(len(slices), np.int32)
-    if not len(slices):
-        return sub
-    start, track = slices.start_ns[order], slices.track[order]
-    end = start + slices.dur_ns[order]
-    heads = np.flatnonzero(np.r_[True, track[1:] != track[:-1]])
-    for low, high in zip(heads, np.r_[heads[1:], len(order)], strict=True):
-        so_far = np.maximum.accumulate(end[low:high])
-        if (start[low + 1 : high] >= so_far[:-1]).all():
-            continue  # one after the other
-        part = order[low:high]
-        sub[part] = _first_fit(start[low:high].tolist(), end[low:high].tolist())
-    return sub
+def _survey(timelines: Iterable[Timeline]) -> tuple[list[_Meta], int]:
+    """The names of all groups and rows, and the earliest start, ns."""
+    groups: list[_Meta] = []
+    rows: list[_Meta] = []
+    base_ns: int | None = None
+    process = tid = 0
+    for part in placed(timelines):
+        for name in part.timeline.tracks.processes:
+            process += 1
+            groups.append(_Meta("process_name", process, 0, {"name": name}))
+            groups.append(_Meta("process_sort_index", process, 0, {"sort_index": process - 1}))
+        for group, name in zip(part.process_of_row, part.names, strict=True):
+            tid += 1
+            rows.append(_Meta("thread_name", group + 1, tid, {"name": name}))
+            rows.append(_Meta("thread_sort_index", group + 1, tid, {"sort_index": tid}))
+        start_ns = part.timeline.slices.start_ns
+        if len(start_ns):
+            base_ns = min(int(start_ns.min()), int(start_ns.min()) if base_ns is None else base_ns)
+    return groups + rows, base_ns or 0
 
 
-def _first_fit(starts: list[int], ends: list[int]) -> list[int]:
-    """Each bar goes to the first sub-track where it nests in, or follows, what is there."""
-    open_ends: list[list[int]] = []
-    chosen = []
-    for start, end in zip(starts, ends, strict=True):
-        number = next((i for i, stack in enumerate(open_ends) if _fits(stack, start, end)), None)
-        if number is None:
-            number = len(open_ends)
-            open_ends.append([])
-        open_ends[number].append(end)
-        chosen.append(number)
-    return chosen
-
-
-def _fits(stack: list[int], start: int, end: int) -> bool:
-    """Whether a bar nests in the innermost open bar; those that ended are closed first."""
-    while stack and stack[-1] <= start:
-        stack.pop()
-    return not stack or end <= stack[-1]
-
-
-def thread_ids(track: I32, sub: I32) -> tuple[I64, list[tuple[int, int]]]:
-    """One thread id per (track, sub-track): of each slice, and the pair of each id from 1."""
-    width = int(sub.max(initial=0)) + 1
-    pairs, inverse = np.unique(track.astype(np.int64) * width + sub, return_inverse=True)
-    return inverse.astype(np.int64) + 1, [divmod(int(pair), width) for pair in pairs]
-
-
-def _meta_events(tracks: Tracks, rows: list[tuple[int, int]]) -> list[_Meta]:
-    events = []
-    for number, name in enumerate(tracks.processes):
-        events.append(_Meta("process_name", number + 1, 0, {"name": name}))
-        events.append(_Meta("process_sort_index", number + 1, 0, {"sort_index": number}))
-    for tid, (track, sub) in enumerate(rows, start=1):
-        pid = int(tracks.process[track]) + 1
-        name = tracks.name[track] + (f" (overlap {sub})" if sub else "")
-        events.append(_Meta("thread_name", pid, tid, {"name": name}))
-        events.append(_Meta("thread_sort_index", pid, tid, {"sort_index": tid}))
-    return events
-
-
-def _slice_events(
-    slices: Slices, order: I64, pid: I64, tid: I64, base_ns: int
-) -> Iterator[list[_Slice]]:
+def _slice_events(part: Placed, base_ns: int) -> Iterator[list[_Slice]]:
+    slices, pid = part.timeline.slices, part.process + 1
     names = [msgspec.Raw(msgspec.json.encode(name)) for name in slices.names]
     categories = [msgspec.Raw(msgspec.json.encode(name)) for name in slices.categories]
-    for low in range(0, len(order), _CHUNK):
-        part = order[low : low + _CHUNK]
+    for low in range(0, len(slices), _CHUNK):
+        bars = part.order[low : low + _CHUNK]
         yield [
             _Slice(names[name], categories[category], *rest)
             for name, category, *rest in zip(
-                slices.name[part].tolist(),
-                slices.category[part].tolist(),
-                pid[slices.track[part]].tolist(),
-                tid[part].tolist(),
-                _us(slices.start_ns[part] - base_ns),
-                _us(slices.dur_ns[part]),
-                _args(slices.args, part),
+                slices.name[bars].tolist(),
+                slices.category[bars].tolist(),
+                pid[slices.track[bars]].tolist(),
+                (part.row[bars] + 1).tolist(),
+                _us(slices.start_ns[bars] - base_ns),
+                _us(slices.dur_ns[bars]),
+                _args(slices.args, bars),
                 strict=True,
             )
         ]
@@ -255,27 +170,22 @@ def _args(columns: Mapping[str, NDArray[Any] | Sequence[Any]], part: I64) -> lis
     return rows
 
 
-def _flow_events(
-    slices: Slices, flows: Sequence[Flows], pid: I64, tid: I64, base_ns: int
-) -> Iterator[list[_Flow]]:
-    """Two events per arrow; they come after all slices, which they bind to by time."""
-    process = pid[slices.track]
-    first = 1
-    for flow in flows:
-        ids = range(first, first + len(flow.source))
-        first = ids.stop
-        tail_ns = slices.start_ns[flow.source]
-        head_ns = slices.start_ns[flow.target] if flow.head_ns is None else flow.head_ns
-        tails, heads = (
-            zip(ids, process[end].tolist(), tid[end].tolist(), _us(ns - base_ns), strict=True)
-            for end, ns in ((flow.source, tail_ns), (flow.target, head_ns))
-        )
-        if ids:
-            yield [
-                event
-                for tail, head in zip(tails, heads, strict=True)
-                for event in (_Flow("s", flow.name, *tail), _Flow("f", flow.name, *head, bp="e"))
-            ]
+def _flow_events(part: Placed, flow: Flows, number: int, base_ns: int) -> list[_Flow]:
+    """Two events for each arrow, numbered from ``number`` on."""
+    slices = part.timeline.slices
+    process, tid = part.process[slices.track] + 1, part.row + 1
+    ids = range(number, number + len(flow.source))
+    tail_ns = slices.start_ns[flow.source]
+    head_ns = slices.start_ns[flow.target] if flow.head_ns is None else flow.head_ns
+    tails, heads = (
+        zip(ids, process[end].tolist(), tid[end].tolist(), _us(ns - base_ns), strict=True)
+        for end, ns in ((flow.source, tail_ns), (flow.target, head_ns))
+    )
+    return [
+        event
+        for tail, head in zip(tails, heads, strict=True)
+        for event in (_Flow("s", flow.name, *tail), _Flow("f", flow.name, *head, bp="e"))
+    ]
 
 
 def _us(ns: I64) -> list[float]:

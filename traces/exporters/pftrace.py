@@ -6,7 +6,8 @@ nanoseconds, and large traces open faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,14 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.traces.chakra_messages import varint
-from foretrace.traces.exporters.perfetto import (
-    Flows,
-    Slices,
-    Tracks,
-    replacing,
-    subtracks,
-    thread_ids,
-)
+from foretrace.traces.exporters.perfetto import replacing
+from foretrace.traces.exporters.rows import Flows, Slices, Timeline, Tracks, placed
 from foretrace.traces.protobuf import message_classes
 
 I64 = NDArray[np.int64]
@@ -104,12 +99,40 @@ def write_pftrace(
     Raises:
         OSError: the file cannot be written.
     """
-    order = np.lexsort((-slices.dur_ns, slices.start_ns, slices.track))
-    tid, rows = thread_ids(slices.track, subtracks(slices, order))
+    write_timelines(path, [Timeline(tracks, slices, flows)], metadata)
+
+
+def write_timelines(
+    path: str | Path, timelines: Iterable[Timeline], metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write timelines one below the other, as :func:`write_pftrace` writes one.
+
+    Args:
+        path: as there.
+        timelines: gone through twice, one at a time.
+        metadata: as there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    words = _Words()
+    processes: list[str] = []
+    rows: list[tuple[int, str]] = []
+    for part in placed(timelines):
+        words.learn(part.timeline.slices)
+        processes += part.timeline.tracks.processes
+        rows += zip(part.process_of_row, part.names, strict=True)
     with replacing(Path(path)) as out:
-        for packets in (_descriptors(tracks, rows, metadata or {}), _names(slices)):
+        for packets in (_descriptors(processes, rows, metadata or {}), words.packets()):
             _write(out, (packet.SerializeToString() for packet in packets))
-        _write(out, _events(slices, flows, order, tid + len(tracks.processes)))
+        number = 1
+        for part in placed(timelines):
+            slices = words.spelled(part.timeline.slices)
+            uuid = part.row + 1 + len(processes)
+            ids = _flow_ids(slices, part.timeline.flows, number)
+            number += sum(len(ids_of) for ids_of in ids[0].values())
+            args = [(words.args[name], np.asarray(v)) for name, v in slices.args.items()]
+            _write(out, _events(slices, ids, args, part.order, uuid))
 
 
 def _write(out: BinaryIO, packets: Iterator[bytes]) -> None:
@@ -124,11 +147,11 @@ def _write(out: BinaryIO, packets: Iterator[bytes]) -> None:
 
 
 def _descriptors(
-    tracks: Tracks, rows: list[tuple[int, int]], metadata: Mapping[str, Any]
+    processes: Sequence[str], rows: Sequence[tuple[int, str]], metadata: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """One track for each process and, below it, one for each row."""
+    """One track for each process and, below it, one for each row: (process, name)."""
     packet = _classes()["TracePacket"]
-    for number, name in enumerate(tracks.processes):
+    for number, name in enumerate(processes):
         made = packet(trusted_packet_sequence_id=_SEQUENCE)
         about = made.track_descriptor
         about.uuid, about.child_ordering, about.sibling_order_rank = number + 1, _EXPLICIT, number
@@ -136,30 +159,60 @@ def _descriptors(
         if not number and metadata:
             about.description = ", ".join(f"{k}: {v}" for k, v in metadata.items())
         yield made
-    for place, (track, sub) in enumerate(rows, start=1):
+    for place, (process, name) in enumerate(rows, start=1):
         made = packet(trusted_packet_sequence_id=_SEQUENCE)
         about = made.track_descriptor
-        about.uuid = len(tracks.processes) + place
-        about.parent_uuid = int(tracks.process[track]) + 1
-        about.name = tracks.name[track] + (f" (overlap {sub})" if sub else "")
+        about.uuid = len(processes) + place
+        about.parent_uuid = process + 1
+        about.name = name
         about.sibling_order_rank = place
         yield made
 
 
-def _names(slices: Slices) -> Iterator[Any]:
-    """Names once for all; number 0 means none, so that they count from 1."""
-    packet = _classes()["TracePacket"](
-        trusted_packet_sequence_id=_SEQUENCE, sequence_flags=_CLEARED | _NEEDS
-    )
-    data = packet.interned_data
-    for field, names in (
-        (data.event_names, slices.names),
-        (data.event_categories, slices.categories),
-        (data.debug_annotation_names, list(slices.args)),
-    ):
-        for number, name in enumerate(names, start=1):
-            field.add(iid=number, name=name.encode("utf-8", "replace").decode())
-    yield packet
+class _Words:
+    """Names once for all timelines; number 0 means none, so that they count from 1.
+
+    Attributes:
+        args: number of each argument.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._categories: dict[str, int] = {}
+        self.args: dict[str, int] = {}
+
+    def learn(self, slices: Slices) -> None:
+        """Take in the names of a timeline."""
+        pairs = ((self._names, slices.names), (self._categories, slices.categories))
+        for known, names in (*pairs, (self.args, slices.args)):
+            for name in names:
+                known.setdefault(name, len(known) + 1)
+
+    def spelled(self, slices: Slices) -> Slices:
+        """The same bars, with the numbers that their names and categories have here."""
+        names, categories = (
+            np.array([known[n] for n in own], np.int32)[codes]
+            for known, own, codes in (
+                (self._names, slices.names, slices.name),
+                (self._categories, slices.categories, slices.category),
+            )
+        )
+        return replace(slices, name=names, category=categories)
+
+    def packets(self) -> Iterator[Any]:
+        """The names and their numbers."""
+        packet = _classes()["TracePacket"](
+            trusted_packet_sequence_id=_SEQUENCE, sequence_flags=_CLEARED | _NEEDS
+        )
+        data = packet.interned_data
+        for field, known in (
+            (data.event_names, self._names),
+            (data.event_categories, self._categories),
+            (data.debug_annotation_names, self.args),
+        ):
+            for name, number in known.items():
+                field.add(iid=number, name=name.encode("utf-8", "replace").decode())
+        yield packet
 
 
 def ordered_ends(slices: Slices, order: I64, row: I64) -> tuple[I64, NDArray[np.bool_]]:
@@ -187,11 +240,16 @@ def ordered_ends(slices: Slices, order: I64, row: I64) -> tuple[I64, NDArray[np.
     return bar[sorted_], ends[sorted_]
 
 
-def _events(slices: Slices, flows: Sequence[Flows], order: I64, row: I64) -> Iterator[bytes]:
+def _events(
+    slices: Slices,
+    flow_ids: tuple[dict[int, list[int]], dict[int, list[int]]],
+    args: list[tuple[int, NDArray[Any]]],
+    order: I64,
+    row: I64,
+) -> Iterator[bytes]:
     """Packets of all beginnings and ends; what is the same in many of them is encoded once."""
     bar, ends = ordered_ends(slices, order, row)
-    pieces = _Pieces(*_flow_ids(slices, flows))
-    args = [(i, np.asarray(values)) for i, values in enumerate(slices.args.values(), start=1)]
+    pieces = _Pieces(*flow_ids)
     for low in range(0, len(bar), _CHUNK):
         part, ending = bar[low : low + _CHUNK], ends[low : low + _CHUNK]
         time = slices.start_ns[part] + np.where(ending, slices.dur_ns[part], 0)
@@ -204,7 +262,7 @@ def _events(slices: Slices, flows: Sequence[Flows], order: I64, row: I64) -> Ite
                 event = pieces.end(uuid)
             else:
                 values = [(number, column[at]) for number, column in shown]
-                event = pieces.begin(uuid, name + 1, category + 1) + pieces.more(b, values)
+                event = pieces.begin(uuid, name, category) + pieces.more(b, values)
             # fields may come in any order: event, what all packets share, time
             yield (
                 b"\x5a" + varint(len(event)) + event + pieces.shared + b"\x40" + varint(max(ns, 0))
@@ -269,12 +327,14 @@ class _Pieces:
 
 
 def _flow_ids(
-    slices: Slices, flows: Sequence[Flows]
+    slices: Slices, flows: Sequence[Flows], number: int
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Numbers of the arrows that leave and reach each bar; those back in time are left out."""
+    """Numbers of the arrows that leave and reach each bar; those back in time are left out.
+
+    The first one gets ``number``.
+    """
     leaving: dict[int, list[int]] = {}
     arriving: dict[int, list[int]] = {}
-    number = 1
     for flow in flows:
         onward = slices.start_ns[flow.target] >= slices.start_ns[flow.source]
         source, target = flow.source[onward].tolist(), flow.target[onward].tolist()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import fsspec
 
 from foretrace.traces.importers.sources import Content, Progress, Source, unzipped
+from foretrace.traces.storage import file_system
 
 
 def bundled(sources: Iterable[Source], kind_of: Callable[[Source], str]) -> list[Source]:
@@ -53,14 +54,33 @@ def open_bundle(source: Source, progress: Progress) -> Content:
     return content
 
 
+def read_beside(source: Source, names: Iterable[str]) -> tuple[str, bytes] | None:
+    """Name and content of the first of the named files that lies where a source lies."""
+    folder, slash, _ = (source.member or source.path).rpartition("/")
+    paths = [folder + slash + name for name in names]
+    if source.member:
+        inside = dict(_members(source.path, set(paths)))
+        found = next((p for p in paths if p in inside), None)
+        return None if found is None else (found, unzipped(inside[found]))
+    for path in paths:
+        fs, root = file_system(path)
+        if fs.isfile(root):
+            return path, unzipped(fs.cat_file(root))
+    return None
+
+
 def _files(source: Source) -> Iterator[tuple[str, bytes]]:
     if not source.member:
         for path in source.parts:
             with fsspec.open(path, "rb") as file:
                 yield path, file.read()
         return
-    wanted = set(source.parts)
-    with fsspec.open(source.path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+    yield from _members(source.path, set(source.parts))
+
+
+def _members(path: str, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of files of an archive."""
+    with fsspec.open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
         for member in tar:
             content = tar.extractfile(member) if member.name in wanted else None
             if content is not None:

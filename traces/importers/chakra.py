@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from foretrace.traces.chakra_messages import NODE_TYPES
 from foretrace.traces.errors import TraceFormatError
+from foretrace.traces.groups import MOST_RANKS
 from foretrace.traces.importers import chakra_nodes
 from foretrace.traces.importers.chakra_collectives import communication, group_book, on_host
 from foretrace.traces.importers.chakra_nodes import GraphNode
+from foretrace.traces.importers.loose import whole
 from foretrace.traces.importers.tables import (
     NO_TIMES,
     TIMES_LABEL,
@@ -30,6 +32,7 @@ from foretrace.traces.importers.tables import (
 from foretrace.traces.layout import closing_edges, lay_out
 from foretrace.traces.manifest import RankInfo
 from foretrace.traces.salvage import Losses
+from foretrace.traces.schema import EVENT_KINDS
 from foretrace.traces.store import RankTables
 
 I64 = NDArray[np.int64]
@@ -42,6 +45,7 @@ _MEMORY = (NODE_TYPES.index("MEM_LOAD_NODE"), NODE_TYPES.index("MEM_STORE_NODE")
 _COMP = NODE_TYPES.index("COMP_NODE")
 _COMM = tuple(NODE_TYPES.index(f"COMM_{k}_NODE") for k in ("SEND", "RECV", "COLL"))
 _LAID_OUT = NO_TIMES + " in a Chakra graph: laid out from durations and dependencies"
+_MOST_NS = 1 << 62
 _NO_STREAMS = "no streams recorded: computation put on stream 0, communication on stream 1"
 
 
@@ -77,6 +81,7 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
     placed = any(n.start_us or "start_ns" in n.attrs for n in nodes)
     timed = placed and TIMES_LABEL not in known
     if not placed:
+        _check_durations(columns["dur_ns"])
         columns["start_ns"] = lay_out(columns["dur_ns"], _lanes(columns), source, target)
     losses.add(_LAID_OUT, 0 if timed else len(nodes))
     events, place = event_table(columns)
@@ -122,6 +127,13 @@ def _edges(nodes: list[GraphNode], losses: Losses) -> tuple[I64, I64, NDArray[np
     return source[~back], target[~back], is_data_edge[~back].astype(np.bool_)
 
 
+def _check_durations(dur_ns: I64) -> None:
+    """One task after the other must end before 63 bits do."""
+    total = float(dur_ns.sum(dtype=np.float64))
+    if total > _MOST_NS:
+        raise TraceFormatError(f"its durations add up to {total / 1e9:.3g} s; they are damaged")
+
+
 def _edge_table(source: I64, target: I64, is_data: NDArray[np.bool_]) -> pa.Table:
     kinds = np.where(is_data, "data", "ctrl").tolist()
     return table_of("dependencies", {"source": source, "target": target, "kind": kinds})
@@ -156,7 +168,7 @@ def _ns(node: GraphNode, exact: str, micros: int) -> int:
 
 
 def _kind(node: GraphNode, host: bool) -> str:
-    if "event_kind" in node.attrs:
+    if node.attrs.get("event_kind") in EVENT_KINDS:
         return str(node.attrs["event_kind"])
     if node.type == _METADATA:
         return "annotation"
@@ -178,13 +190,14 @@ def _lanes(columns: dict[str, Any]) -> I64:
 
 
 def _info(known: dict[str, Any], nodes: list[GraphNode], events: pa.Table, timed: bool) -> RankInfo:
-    rank = known.get("rank", -1)
+    rank = whole(known.get("rank", -1))
+    rank = rank if 0 <= rank < MOST_RANKS else -1
     labels = {k: str(v) for k, v in known.items() if k not in ("version", "schema", "rank")}
     versions = {f"chakra_{k}": str(known[k]) for k in ("version", "schema") if k in known}
     return RankInfo(
-        rank=rank if isinstance(rank, int) else -1,
-        rank_from="collectives" if isinstance(rank, int) and rank >= 0 else "",
-        world_size=int(known.get("world_size", 0) or 0),
+        rank=rank,
+        rank_from="collectives" if rank >= 0 else "",
+        world_size=whole(known.get("world_size"), 0),
         span_ns=span_of(events),
         counts=counts_of(events),
         versions=versions,

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from foretrace.traces.chakra_messages import attribute_value, messages, read_varint
 from foretrace.traces.errors import TraceFormatError
+from foretrace.traces.importers.loose import whole
 from foretrace.traces.salvage import Losses
 
 _JSON_ATTRIBUTES = (
@@ -50,9 +51,9 @@ class GraphNode:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def integer(self, name: str, absent: int = -1) -> int:
-        """An attribute as a whole number; ``absent`` where it is none."""
+        """An attribute as a whole number; ``absent`` where it is none or does not fit."""
         value = self.attrs.get(name)
-        return int(value) if isinstance(value, int | float) else absent
+        return whole(value, absent) if isinstance(value, int | float) else absent
 
 
 def is_protobuf(head: bytes) -> bool:
@@ -152,7 +153,7 @@ def read_json(text: bytes, losses: Losses) -> tuple[dict[str, Any], Iterator[Gra
     """
     try:
         graph = msgspec.json.decode(text, type=_JsonGraph)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceFormatError(f"damaged JSON ({error})") from None
     known: dict[str, Any] = {"workload_name": graph.workload_name, "ngpus": graph.ngpus}
     return {k: v for k, v in known.items() if v}, _json_nodes(graph.workload_graph, losses)
@@ -163,7 +164,7 @@ def _json_nodes(nodes: list[dict[str, Any]], losses: Losses) -> Iterator[GraphNo
         try:
             node = msgspec.convert(raw, _JsonNode)
         except msgspec.ValidationError:
-            losses.add("damaged node", 1, str(raw))
+            losses.add("damaged node", 1, raw)
             continue
         yield GraphNode(
             id=node.id,

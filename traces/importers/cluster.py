@@ -39,13 +39,8 @@ def run_on_dask(
         TraceFormatError: the address is no dask address, or dask is not installed.
         IncompleteTraceError: the cluster cannot be reached, or workers kept dying.
     """
-    host = executor.removeprefix(SCHEME)
-    if not executor.startswith(SCHEME) or ":" not in host:
-        raise TraceFormatError(f"executor {executor!r}: expected {SCHEME}HOST:PORT")
-    with _connected(host) as client:
+    with connected(executor) as client:
         slots = sum(client.nthreads().values())
-        if not slots:
-            raise IncompleteTraceError(f"{executor}: the cluster has no workers; start some")
         tasks = tasks_of(sources, max(slots, 2))
         results = _gather(client, tasks, url, python, watch)
     _clean(url, [r for r in results if isinstance(r, FileReport)])
@@ -53,7 +48,19 @@ def run_on_dask(
 
 
 @contextlib.contextmanager
-def _connected(host: str) -> Iterator[Any]:
+def connected(executor: str) -> Iterator[Any]:
+    """A client of a dask cluster that has workers.
+
+    Args:
+        executor: ``dask://HOST:PORT`` of the scheduler.
+
+    Raises:
+        TraceFormatError: the address is no dask address, or dask is not installed.
+        IncompleteTraceError: the cluster cannot be reached, or has no workers.
+    """
+    host = executor.removeprefix(SCHEME)
+    if not executor.startswith(SCHEME) or ":" not in host:
+        raise TraceFormatError(f"executor {executor!r}: expected {SCHEME}HOST:PORT")
     try:
         from distributed import Client
     except ImportError:
@@ -66,6 +73,8 @@ def _connected(host: str) -> Iterator[Any]:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise IncompleteTraceError(f"{SCHEME}{host}: no dask scheduler answers ({line})") from None
     with client:
+        if not client.nthreads():  # type: ignore[no-untyped-call]
+            raise IncompleteTraceError(f"{executor}: the cluster has no workers; start some")
         yield client
 
 

@@ -58,6 +58,10 @@ class EventColumns:
         here = with_times(block, np.flatnonzero(lasts), self._losses)
         self._put("start_ns", fields[keys.TS, here])
         self._put("dur_ns", self._durations(block, here))
+        unreadable = flags[here] & keys.BAD_VALUE != 0
+        self._note(
+            block, here, unreadable, "id, name or arguments that are none (taken for absent)"
+        )
         for key in _EVENT_KEYS:
             self._put(key, fields[_COLUMN[key], here])
         for i, key in enumerate(keys.TEXTS):

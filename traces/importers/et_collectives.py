@@ -14,7 +14,7 @@ import msgspec
 
 from foretrace.traces.classify import collective_kind
 from foretrace.traces.collectives.model import Metadata, Operation
-from foretrace.traces.collectives.sizes import fill_by_group_size
+from foretrace.traces.collectives.sizes import MOST_BYTES, fill_by_group_size
 from foretrace.traces.dtypes import element_bytes, scalar_type
 from foretrace.traces.groups import GroupTable, ranks_from, ranks_of
 from foretrace.traces.importers.et_nodes import Call
@@ -47,7 +47,7 @@ class GroupBook:
         for value in call.values:
             try:
                 entries = msgspec.json.decode(value) if isinstance(value, str) else []
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 losses.add("unreadable list of process groups", 1, value)
                 continue
             for entry in entries if isinstance(entries, list) else []:
@@ -172,17 +172,20 @@ def is_tensor(value: Any) -> bool:
 def tensors_of(values: list[Any]) -> list[list[Any]]:
     """All tensors among values, lists of tensors opened."""
     found: list[list[Any]] = []
-    for value in values:
+    left = values[::-1]
+    while left:
+        value = left.pop()
         if is_tensor(value):
             found.append(value)
         elif isinstance(value, list):
-            found += tensors_of(value)
+            left += value[::-1]
     return found
 
 
 def _bytes(values: list[Any]) -> int:
     tensors = tensors_of(values)
-    return sum(t[3] * t[4] for t in tensors) if tensors else -1
+    total = sum(t[3] * t[4] for t in tensors)
+    return total if tensors and 0 <= total <= MOST_BYTES else -1
 
 
 def operations(calls: list[CommCall], groups: GroupTable) -> list[Operation]:
@@ -217,9 +220,9 @@ def operations(calls: list[CommCall], groups: GroupTable) -> list[Operation]:
 def _fill(operation: Operation, groups: GroupTable) -> None:
     meta = operation.meta
     width = element_bytes(meta.dtype)
-    if width and meta.in_elements >= 0:
+    if width and 0 <= meta.in_elements <= MOST_BYTES // width:
         operation.bytes_in = meta.in_elements * width
-    if width and meta.out_elements >= 0:
+    if width and 0 <= meta.out_elements <= MOST_BYTES // width:
         operation.bytes_out = meta.out_elements * width
     if operation.kind == "send":
         operation.bytes_out = 0

@@ -16,13 +16,14 @@ import msgspec
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import json_text
+from foretrace.traces.importers.loose import whole
 from foretrace.traces.salvage import Losses, repair
 
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _NODE_START = re.compile(  # an attribute has a name too, but no id
     rb'\{\s*"(?:id"\s*:\s*\d|name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"id"\s*:)'
 )
-_SPACE = b" \t\r\n,"
+_SPACE = re.compile(rb"[ \t\r\n,]*")
 _HEAD_KEYS = ("schema", "pid", "time", "start_ts", "finish_ts")
 
 
@@ -79,11 +80,11 @@ class Call:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def integer(self, name: str, absent: int = -1) -> int:
-        """An attribute as a whole number."""
+        """An attribute as a whole number; ``absent`` where it is none or does not fit."""
         value = self.attrs.get(name)
-        if isinstance(value, str) and value.removeprefix("-").isdigit():
-            return int(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) else absent
+        if isinstance(value, str) and value.removeprefix("-").isdecimal():
+            return whole(value.lstrip("0") or "0", absent)
+        return whole(value, absent) if type(value) is int else absent
 
 
 _FLAT = ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema")
@@ -118,8 +119,7 @@ def read_calls(text: bytes, losses: Losses) -> Iterator[Call]:
     end = len(text)
     p = match.end()
     while True:
-        while p < end and text[p] in _SPACE:
-            p += 1
+        p = _SPACE.match(text, p).end()  # type: ignore[union-attr]
         if p >= end:
             losses.add("end of the file is missing (whole nodes kept)")
             return
@@ -142,7 +142,7 @@ def _decode(text: bytes) -> Call | None:
     for candidate in (text, None):
         try:
             return _call(_decoder.decode(repair(text) if candidate is None else candidate))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return None
 

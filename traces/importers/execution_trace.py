@@ -97,7 +97,7 @@ def _communication(rows: list[Call], losses: Losses) -> tuple[GroupBook, list[Co
         if call.name == CALL_NAME:
             comm = read_comm(call, row, book)
             if comm is None:
-                losses.add("call of the communication library that cannot be read", 1, str(call))
+                losses.add("call of the communication library that cannot be read", 1, call)
             else:
                 comms.append(comm)
     return book, comms
@@ -150,7 +150,10 @@ def _scalars(values: list[Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    try:
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except (RecursionError, OverflowError):  # nested too deep, or of more than 64 bits
+        return ""
 
 
 def _data_edges(rows: list[Call]) -> pa.Table | None:

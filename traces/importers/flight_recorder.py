@@ -23,6 +23,7 @@ from foretrace.traces.dtypes import element_bytes, scalar_type
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.groups import GroupTable, ranks_of
 from foretrace.traces.importers import ranks
+from foretrace.traces.importers.flight_recorder_json import load_json
 from foretrace.traces.importers.plain_pickle import MOST_BYTES, load_plain
 from foretrace.traces.importers.tables import counts_of, event_table, span_of
 from foretrace.traces.manifest import RankInfo
@@ -33,9 +34,10 @@ NAME = "PyTorch flight recorder dump"
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _KEYS = (b"collective_seq_id", b"pg_config", b"nccl_comm_state", b"pg_status")
-_PEERS = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
+_PEERS = re.compile(r"(?<!\d)(\d{1,9})\s*(?:->|<-)\s*(\d{1,9})(?!\d)")
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.(?:json|pkl|pickle))?$")
 _GLOO = "gloo:"
+_LATEST_NS = 1 << 62
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -104,13 +106,8 @@ def _load(chunks: Iterable[bytes], losses: Losses) -> dict[str, Any]:
             raise TraceFormatError(f"longer than {MOST_BYTES} bytes; refused")
         parts.append(chunk)
     data = b"".join(parts)
-    if data.lstrip()[:1] == b"{":
-        try:
-            dump = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise TraceFormatError(f"damaged JSON ({error})") from None
-    else:
-        dump = load_plain(data, losses)
+    is_json = data.lstrip()[:1] == b"{"
+    dump = load_json(data, losses) if is_json else load_plain(data, losses)
     if not isinstance(dump, dict):
         raise TraceFormatError(f"expected a dictionary, found {type(dump).__name__}")
     return dump
@@ -155,16 +152,22 @@ def _is_world(description: str) -> bool:
 
 def _integer(value: Any) -> int:
     """A whole number that fits, -1 for anything else."""
-    if isinstance(value, str) and value.removeprefix("-").isdigit() and len(value) < 20:
+    if isinstance(value, str) and len(value) < 20 and value.removeprefix("-").isdecimal():
         value = int(value)
     fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     return value if fits else -1
 
 
+def _time(entry: dict[str, Any], key: str) -> int:
+    """A time, ns, to which a duration can be added; -1 if there is none."""
+    time = _integer(entry.get(key))
+    return time if 0 < time < _LATEST_NS else -1
+
+
 def _call(entry: Any, groups: GroupTable, losses: Losses) -> _Call | None:
-    created = _integer(entry.get("time_created_ns")) if isinstance(entry, dict) else -1
+    created = _time(entry, "time_created_ns") if isinstance(entry, dict) else -1
     if created <= 0:
-        losses.add("entry without a time of creation (left out)", 1, str(entry))
+        losses.add("entry without a time of creation (left out)", 1, entry)
         return None
     name = str(entry.get("profiling_name") or "unknown")
     meta = Metadata(collective=name, seq=_seq(entry))
@@ -182,7 +185,7 @@ def _call(entry: Any, groups: GroupTable, losses: Losses) -> _Call | None:
     start, duration = _execution(entry, losses)
     return _Call(
         name=name,
-        state=str(entry.get("state") or "unknown"),
+        state=str(entry.get("state") or "unknown")[:40],
         order=(created, _integer(entry.get("record_id"))),
         thread=_integer(entry.get("thread_id")),
         created_ns=created,
@@ -227,15 +230,15 @@ def _sizes(entry: dict[str, Any], side: str, meta: Metadata) -> int:
             return -1
         elements = 1
         for dim in dims:
-            elements *= dim
+            elements = min(elements * dim, 1 << 62)
         total += elements * width
     return total if width and total < 1 << 62 else -1
 
 
 def _execution(entry: dict[str, Any], losses: Losses) -> tuple[int, int]:
     """Start and duration of the work, ns; (-1, -1) where it was not seen to begin and end."""
-    start = _integer(entry.get("time_discovered_started_ns"))
-    end = _integer(entry.get("time_discovered_completed_ns"))
+    start = _time(entry, "time_discovered_started_ns")
+    end = _time(entry, "time_discovered_completed_ns")
     milliseconds = entry.get("duration_ms")
     if end > 0 and isinstance(milliseconds, int | float) and 0 <= milliseconds < 1e12:
         duration = round(milliseconds * 1e6)
@@ -250,7 +253,7 @@ def _execution(entry: dict[str, Any], losses: Losses) -> tuple[int, int]:
 def _json(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode() if isinstance(value, list | tuple) else ""
-    except (TypeError, msgspec.MsgspecError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return ""
 
 
@@ -334,6 +337,6 @@ def _status(status: Any) -> dict[str, str]:
     labels = {}
     for name, entry in status.items() if isinstance(status, dict) else ():
         if isinstance(entry, dict):
-            parts = (f"{k.removesuffix('_collective')} {v}" for k, v in entry.items())
+            parts = (f"{str(k).removesuffix('_collective')} {v}" for k, v in entry.items())
             labels[f"group {name}"] = ", ".join(parts)[:200]
     return labels

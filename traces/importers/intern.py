@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, int64, njit, types, uint8, void
+from numba import int32, int64, njit, types, uint8, uint64, void
 from numpy.typing import NDArray
+
+from foretrace.traces.importers.words import BYTES, word_at
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
+_ONE, _SHIFT, _HALF = (np.uint64(n) for n in (1, 29, 32))
+_PRIME = np.uint64(1099511628211)
 _FIRST_TEXTS = 1 << 10
 _FIRST_BYTES = 1 << 16
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _hash(buf: U8, p: int, stop: int) -> int:
-    value = stop - p
-    while p < stop:
-        value = (value ^ int(buf[p])) * 1099511628211
-        p += 1
-    return value ^ (value >> 29)
+    q, end = uint64(p), uint64(stop)
+    value = end - q
+    while q + BYTES <= end:
+        value = (value ^ word_at(buf, q)) * _PRIME
+        value ^= value >> _HALF  # the upper bytes of a word must reach the lower bits
+        q += BYTES
+    while q < end:
+        value = (value ^ uint64(buf[q])) * _PRIME
+        q += _ONE
+    return int(int64(value ^ (value >> _SHIFT)))
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _same(buf: U8, p: int, arena: U8, offset: int, length: int) -> bool:
-    for i in range(length):  # noqa: SIM110  (Numba compiles no generators here)
-        if buf[p + i] != arena[offset + i]:
+    q, o, end = uint64(p), uint64(offset), uint64(p + length)
+    while q + BYTES <= end:
+        if word_at(buf, q) != word_at(arena, o):
             return False
+        q += BYTES
+        o += BYTES
+    while q < end:
+        if buf[q] != arena[o]:
+            return False
+        q += _ONE
+        o += _ONE
     return True
 
 

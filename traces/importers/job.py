@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.bundles import bundled
 from foretrace.traces.importers.cluster import run_on_dask
+from foretrace.traces.importers.numbering import number_on
 from foretrace.traces.importers.parts import join_parts, unique
 from foretrace.traces.importers.registry import (
+    EXPECTED,
     FORMATS,
     describe_content,
     format_of,
@@ -21,7 +23,7 @@ from foretrace.traces.importers.report import FileReport, ImportReport
 from foretrace.traces.importers.run import Watcher, run_here
 from foretrace.traces.importers.sources import find_sources, read_head
 from foretrace.traces.importers.task import Failed, Task
-from foretrace.traces.storage import Folder
+from foretrace.traces.storage import Folder, file_system
 from foretrace.traces.store import TraceSetWriter, describe_ranks
 
 
@@ -56,6 +58,7 @@ def import_paths(
     _check_target(target)
     report = ImportReport(path=os.fspath(out))
     sources = _choose([os.fspath(p) for p in paths], report.notes)
+    _check_inputs(sources, target)
     parent, _, name = target.root.rpartition("/")
     with Folder(target.fs, parent or ".").replacing(name) as part:
         url = part.fs.unstrip_protocol(part.root)
@@ -69,7 +72,7 @@ def import_paths(
             raise TraceFormatError(failed[0].why)
         # One bad file does not take the others with it.
         report.notes += [f"left out: {f.why}" for f in failed]
-        files = unique(files, report.notes)
+        files = unique(number_on(url, files, report.notes), report.notes)
         report.files = join_parts(url, files, [f.NAME for f in FORMATS])
         _note_missing(report)
         TraceSetWriter(url).finish(sources=len(sources), notes=report.notes)
@@ -85,6 +88,24 @@ def _check_target(target: Folder) -> None:
         raise TraceFormatError(
             f"{target.root}: exists and is no trace set; choose another name for -o"
         )
+    foreign = [n for n in names if n != "manifest.json" and not n.startswith(("rank=", "."))]
+    if foreign:
+        raise TraceFormatError(
+            f"{target.root}: would be replaced, but holds {foreign[0]}, which is no part of a "
+            "trace set; move it away or choose another name for -o"
+        )
+
+
+def _check_inputs(sources: Task, target: Folder) -> None:
+    """Nothing that is read may lie in what is replaced."""
+    for _, source in sources:
+        for path in source.parts or (source.path,):
+            fs, root = file_system(path)
+            if fs == target.fs and f"{root}/".startswith(f"{target.root}/"):
+                raise TraceFormatError(
+                    f"{source.name}: lies in {target.root}, which would be replaced; "
+                    "choose another name for -o"
+                )
 
 
 def _choose(paths: Sequence[str], notes: list[str]) -> Task:
@@ -104,8 +125,7 @@ def _choose(paths: Sequence[str], notes: list[str]) -> Task:
         head = read_head(source)
         if not is_trace(head, source.name):
             raise TraceFormatError(
-                f"{source.name}: expected PyTorch profiler JSON (plain, .gz or in a tar), "
-                f"found {describe_content(head)}"
+                f"{source.name}: expected {EXPECTED}, found {describe_content(head, source.size)}"
             )
     notes += found.notes
     others = [s.name.rsplit("/", 1)[-1] for s in found.others]
@@ -118,7 +138,7 @@ def _choose(paths: Sequence[str], notes: list[str]) -> Task:
         what = f"found none among {len(others)} files"
         if any(name.endswith(".parquet") for name in others):
             what = "found what seems to be a trace set already"
-        raise TraceFormatError(f"{', '.join(paths)}: expected PyTorch profiler JSON, {what}")
+        raise TraceFormatError(f"{', '.join(paths)}: expected {EXPECTED}, {what}")
     seen: Counter[str] = Counter()
     numbered = []
     for source in bundled(sources, lambda s: folders[s.name]):

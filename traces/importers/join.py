@@ -30,11 +30,11 @@ I64 = NDArray[np.int64]
 Row = dict[str, Any]
 
 _EVENT_COLUMNS = ("shapes", "dtypes", "inputs", "sequence", "fwd_thread")
-_COMPARED = ("kind", "group_size", "bytes_in", "bytes_out", "dtype", "seq", "peer")
-_FILLED = (
-    *_COMPARED,
-    *("group_rank", "comm_id", "is_async", "algorithm", "protocol", "channels", "exec_ns"),
+_COMPARED = (
+    *("kind", "group_size", "group_rank", "bytes_in", "bytes_out", "dtype", "seq", "peer"),
+    *("algorithm", "protocol", "channels"),
 )
+_FILLED = (*_COMPARED, "comm_id", "is_async", "exec_ns")
 _NCCL_SOURCES = ("nccl", "inspector")
 _LEVELS, _BY_PLACE = 7, 4  # keys of an operation, and the first of them without a number
 _VAGUE_KINDS = ("unknown", "send_recv")
@@ -137,10 +137,24 @@ def _join_collectives(
         group = place[theirs[j]["group"]] if theirs[j]["group"] >= 0 else -1
         if ours[i]["group"] < 0:
             ours[i]["group"] = group
+        elif group >= 0:
+            _compare_groups(ours[i], groups.groups[group], groups, losses, name)
     for i in pairs:
         _fill_from_group(ours[i], groups)
     losses.add(f"operations of {name} without a counterpart (left out)", len(theirs) - len(pairs))
     return table_of("collectives", {c.name: [row[c.name] for row in ours] for c in COLLECTIVES})
+
+
+def _compare_groups(
+    row: Row, theirs: GroupInfo, groups: GroupTable, losses: Losses, name: str
+) -> None:
+    mine = groups.groups[row["group"]].ranks
+    if mine and theirs.ranks and mine != theirs.ranks:
+        losses.add(
+            f"group differs from {name} (the first source's kept)",
+            1,
+            f"{row['kind']} {row['group_key']} #{row['seq']}: {mine} against {theirs.ranks}",
+        )
 
 
 def _fill_from_group(row: Row, groups: GroupTable) -> None:

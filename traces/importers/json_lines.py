@@ -39,7 +39,7 @@ def _decode(text: bytes) -> dict[str, Any] | None:
     for mend in (lambda t: t, lambda t: _BARE.sub(rb'\1"\2"', repair(t))):
         try:
             value = msgspec.json.decode(mend(text))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         return value if isinstance(value, dict) else None
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import int64, njit, types
+from numba import int64, njit, types, uint64
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
@@ -30,10 +30,11 @@ QUOTE, BACKSLASH, COMMA, COLON = 34, 92, 44, 58
 OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 NEWLINE, SPACE = 10, 32
 
+_ONE = np.uint64(1)
 _EVENTS_KEY = np.frombuffer(b"traceEvents", np.uint8)
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def skip_space(buf: U8, p: int, end: int) -> int:
     """Position of the next byte that is no blank, ``end`` if there is none."""
     while p < end and buf[p] <= SPACE:
@@ -44,14 +45,14 @@ def skip_space(buf: U8, p: int, end: int) -> int:
 @njit(nogil=True)
 def skip_string(buf: U8, p: int, end: int) -> int:
     """Position after the string that opens at ``p``; CUT, or BROKEN by a raw newline."""
-    p += 1
-    while p < end:
-        c = buf[p]
-        p += 1
+    q, stop = uint64(p + 1), uint64(end)  # an index that may be negative costs a test each
+    while q < stop:
+        c = buf[q]
+        q += _ONE
         if c == QUOTE:
-            return p
+            return int(int64(q))
         if c == BACKSLASH:
-            p += 1
+            q += _ONE
         elif c == NEWLINE:
             return BROKEN
     return CUT
@@ -61,20 +62,22 @@ def skip_string(buf: U8, p: int, end: int) -> int:
 def skip_open(buf: U8, p: int, end: int) -> int:
     """Position after the bracket that closes what is open at ``p``, CUT or BROKEN."""
     depth = 1
-    while p < end:
-        c = buf[p]
+    q, stop = uint64(p), uint64(end)
+    while q < stop:
+        c = buf[q]
         if c == QUOTE:
-            p = skip_string(buf, p, end)
-            if p < 0:
-                return p
+            after = skip_string(buf, int(int64(q)), end)
+            if after < 0:
+                return after
+            q = uint64(after)
             continue
-        p += 1
+        q += _ONE
         if c == OPEN or c == OPEN_LIST:  # noqa: PLR1714, SIM109  (slower when compiled)
             depth += 1
         elif c == CLOSE or c == CLOSE_LIST:  # noqa: PLR1714, SIM109
             depth -= 1
             if depth == 0:
-                return p
+                return int(int64(q))
     return CUT
 
 
@@ -93,7 +96,7 @@ def skip_value(buf: U8, p: int, end: int) -> int:
     return p if p > start else BROKEN
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     """Whether ``buf[p:stop]`` is ``text``."""
     if stop - p != len(text):
@@ -104,7 +107,7 @@ def equals(buf: U8, p: int, stop: int, text: U8) -> bool:
     return True
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     """(end of the key that opens at ``p``, position of its value); a negative one is damage."""
     if buf[p] != QUOTE:
@@ -121,7 +124,7 @@ def value_of(buf: U8, p: int, end: int) -> tuple[int, int]:
     return key_end, skip_space(buf, p + 1, end)
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def after_member(buf: U8, p: int, end: int) -> tuple[int, bool]:
     """(position of the next key or after the object, whether the object ended)."""
     p = skip_space(buf, p, end)

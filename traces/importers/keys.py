@@ -12,8 +12,8 @@ I64 = NDArray[np.int64]
 START, STOP, PHASE, FLAGS, TS, DUR = range(6)
 
 # Bits of FLAGS.
-HAS_TS, HAS_DUR, BAD_TS, BAD_DUR, TWICE, PYTHON, TRACE, COLLECTIVE, MEMORY = (
-    1 << i for i in range(9)
+HAS_TS, HAS_DUR, BAD_TS, BAD_DUR, TWICE, PYTHON, TRACE, COLLECTIVE, MEMORY, BAD_VALUE = (
+    1 << i for i in range(10)
 )
 BAD_TIME = BAD_TS | BAD_DUR
 

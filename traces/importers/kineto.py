@@ -134,7 +134,9 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> RankTables:
         losses.add("end of the file is missing (whole events kept)")
     meta = read_metadata(stream.head, stream.tail, stream.closed, losses)
     if not len(events):
-        raise TraceFormatError("it holds no events that last (ph X)")
+        raise TraceFormatError(
+            "it holds no events that last (ph X); was the profiler's window empty?"
+        )
     if meta.base_lost:
         losses.add("base time lost: times are as written in the file")
     columns, order = _usable(events, losses)

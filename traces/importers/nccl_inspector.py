@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.traces.classify import collective_kind
 from foretrace.traces.collectives.model import P2P_KINDS, Metadata, Operation
-from foretrace.traces.collectives.sizes import fill_by_group_size
+from foretrace.traces.collectives.sizes import fill_by_group_size, of_all
 from foretrace.traces.collectives.table import as_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.json_lines import json_lines
@@ -32,6 +32,7 @@ _MARKERS = re.compile(rb'"(?:coll_perf|p2p_perf|dump_stats)"\s*:')
 _HEADER = re.compile(rb'"header"\s*:')
 _BEFORE_DUMP = NO_TIMES + " of operations in the dump: put before the moment of the dump"
 _KEYS = ("coll_perf", "p2p_perf")
+_EARLIEST_NS = -(1 << 61)  # damaged durations may add up to more than 64 bits
 
 
 @dataclass(slots=True)
@@ -129,14 +130,14 @@ def _record(line: dict[str, Any], context: _Context, losses: Losses) -> Record |
     key = next((k for k in _KEYS if isinstance(line.get(k), dict)), "")
     if not key:
         if "dump_stats" not in line:
-            losses.add("record of another kind (left out)", 1, str(line))
+            losses.add("record of another kind (left out)", 1, line)
         return None
     prefix = key.split("_", maxsplit=1)[0]
     perf = {k.removeprefix(f"{prefix}_"): v for k, v in line[key].items()}
     header, metadata = context.header, context.metadata
     rank, size = whole(header.get("rank")), whole(header.get("n_ranks"))
     if not 0 <= rank < size < 1 << 24:
-        losses.add("operation without rank and communicator (left out)", 1, str(line))
+        losses.add("operation without rank and communicator (left out)", 1, line)
         return None
     host, pid = text(metadata.get("hostname")), whole(metadata.get("pid"), 0)
     member = Member(
@@ -227,7 +228,7 @@ def _place(records: list[Record], losses: Losses) -> None:
     for record in sorted(unknown, key=lambda r: (r.dump_ns, _sn(r)), reverse=True):
         comm = record.member.comm
         end = min(max(record.dump_ns, 0), free.get(comm, 1 << 62))
-        record.start_ns = free[comm] = end - record.dur_ns
+        record.start_ns = free[comm] = max(end - record.dur_ns, _EARLIEST_NS)
 
 
 def _sn(record: Record) -> int:
@@ -273,4 +274,4 @@ def _by_message(operation: Operation, size: int) -> None:
         fill_by_group_size(operation)
     else:
         operation.bytes_out = size
-        operation.bytes_in = size * operation.meta.group_size if size >= 0 else -1
+        operation.bytes_in = of_all(size, operation.meta.group_size)

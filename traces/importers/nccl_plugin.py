@@ -15,7 +15,7 @@ import numpy as np
 
 from foretrace.traces.classify import collective_kind
 from foretrace.traces.collectives.model import P2P_KINDS, Metadata, Operation
-from foretrace.traces.collectives.sizes import fill_by_group_size
+from foretrace.traces.collectives.sizes import fill_by_group_size, of_all
 from foretrace.traces.collectives.table import as_table
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.json_lines import json_lines
@@ -341,8 +341,8 @@ def _fill_sides(operation: Operation, size: int) -> None:
     if operation.kind == "all_gather":
         operation.bytes_out = -1
         fill_by_group_size(operation)
-    elif operation.kind == "reduce_scatter" and size >= 0 and members > 0:
-        operation.bytes_in = size * members
+    elif operation.kind == "reduce_scatter":
+        operation.bytes_in = of_all(size, members)
     elif operation.kind == "send":
         operation.bytes_out = 0
     elif operation.kind == "recv":

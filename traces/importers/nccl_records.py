@@ -112,7 +112,7 @@ def read_events(objects: Iterable[dict[str, Any]], losses: Losses) -> Iterator[E
         elif "type" in item:
             yield _line(item)
         else:
-            losses.add("record of another kind (left out)", 1, str(item))
+            losses.add("record of another kind (left out)", 1, item)
     for event in open_events.values():
         losses.add("event whose end was never written (its duration is unknown)", 1, event.name)
         yield event
@@ -152,7 +152,7 @@ def _chrome(
     if item["ph"] == "e":
         event = open_events.pop(key, None)
         if event is None:
-            losses.add("end of an event that never began (left out)", 1, str(item))
+            losses.add("end of an event that never began (left out)", 1, item)
             return
         event.stop_ns = nanoseconds(item.get("ts"))
         if event in operations:

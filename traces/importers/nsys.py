@@ -25,6 +25,7 @@ from foretrace.traces.importers.nsys_rows import (
     nvtx_rows,
 )
 from foretrace.traces.importers.nsys_tables import ABSENT, I64, Tables
+from foretrace.traces.importers.numbering import BY_PROCESS
 from foretrace.traces.importers.tables import counts_of, span_of, table_of
 from foretrace.traces.manifest import RankInfo, StepInfo
 from foretrace.traces.salvage import Losses
@@ -204,7 +205,7 @@ def _numbered(ranks: list[RankTables]) -> list[RankTables]:
     if len(set(devices)) == len(devices) and min(devices) >= 0:
         ranks = [ranks[i] for i in np.argsort(devices).tolist()]
     for number, rank in enumerate(ranks):
-        rank.info.rank, rank.info.rank_from = number, "order"
+        rank.info.rank, rank.info.rank_from = number, BY_PROCESS
         if number:  # what concerns the whole export is told once
             rank.info.dropped = [d for d in rank.info.dropped if d not in ranks[0].info.dropped]
     return ranks

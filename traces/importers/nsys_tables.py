@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,7 +113,8 @@ class SqliteTables:
         grids = [np.zeros((0, count), np.int64)]
         words: list[list[str]] = [[] for _ in texts]
         for rows in self._rows(query, table) if here else ():
-            values = np.array([r[:count] for r in rows], np.int64)
+            shorter = map(itemgetter(slice(count)), rows) if texts else rows
+            values = np.fromiter(chain.from_iterable(shorter), np.int64, len(rows) * count)
             grids.append(values.reshape(len(rows), count))
             for i, column in enumerate(words, start=count):
                 column += [str(r[i]) for r in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from foretrace.traces.importers.operation_ranks import (
     rank_tables,
 )
 from foretrace.traces.manifest import Dropped, GroupInfo, RankInfo
+from foretrace.traces.optable.layout import TableLayout, layout_names, parse_layout
 from foretrace.traces.optable.operations import COLLECTIVES, TRANSFERS, Role
 from foretrace.traces.optable.table import OpTable, read_content
 from foretrace.traces.store import RankTables
@@ -43,12 +45,20 @@ def sniff(head: bytes, name: str) -> bool:
     return all(column in shown for column in _COLUMNS)
 
 
-def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
+def companions(name: str) -> tuple[str, ...]:
+    """Names of the file beside a table that states the layout; the first one there counts."""
+    return layout_names(name)
+
+
+def read(
+    chunks: Iterable[bytes], *, python: bool = False, beside: tuple[str, bytes] | None = None
+) -> list[RankTables]:
     """Read one table with all its ranks.
 
     Args:
         chunks: the content, in pieces of any size.
         python: has no meaning here.
+        beside: name and content of the file that states the layout, if there is one.
 
     Raises:
         TraceFormatError, IncompleteTraceError, LayoutError: as ``optable.table.read_table``.
@@ -57,7 +67,10 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
     content = b"".join(chunks)
     line = content[:4096].split(b"\n", 1)[0]
     ending = "parquet" if content[:4] == b"PAR1" else "tsv" if b"\t" in line else "csv"
-    table = read_content(content, f"table.{ending}")
+    stated = TableLayout()
+    if beside is not None:
+        stated = parse_layout(beside[1].decode("utf-8", "replace"), beside[0])
+    table = read_content(content, f"table.{ending}", stated)
     rank, where = _ranks(table)
     ops = _operations(table, rank)
     size = int(rank.max()) + 1
@@ -65,10 +78,17 @@ def read(chunks: Iterable[bytes], *, python: bool = False) -> list[RankTables]:
         rank=0,
         world_size=size if len(np.unique(rank)) == size else 0,
         rank_from=where,
-        layout={k: v for k, v in (("dp", table.layout.dp), ("pp", table.layout.pp)) if v > 0},
+        layout=_sizes(table.layout),
         dropped=[Dropped(reason=p, count=1) for p in table.problems],
     )
     return rank_tables(ops, _messages(table, rank), info)
+
+
+def _sizes(layout: TableLayout) -> dict[str, int]:
+    """The known sizes; a worker's tensor ranks are one rank here, whatever their number."""
+    named = {f.name: getattr(layout, f.name) for f in fields(layout) if f.name != "world"}
+    always = ("dp", "pp")
+    return {name: size for name, size in named.items() if size > (0 if name in always else 1)}
 
 
 def _ranks(table: OpTable) -> tuple[I64, str]:

@@ -35,8 +35,10 @@ def unique(files: list[FileReport], notes: list[str]) -> list[FileReport]:
             continue
         if (other.checksum, other.bytes) != (file.checksum, file.bytes):
             raise IncompleteTraceError(
-                f"two files of rank {file.rank}: {other.source} (by {other.rank_from}) and "
-                f"{file.source} (by {file.rank_from}); give only one of them"
+                f"two files of rank {file.rank}: {other.source} (rank by {other.rank_from}) and "
+                f"{file.source} (rank by {file.rank_from}); give only one of them, or, if they "
+                "are of different ranks, name them rank0.json, rank1.json ...; of an archive, "
+                "unpack it and give the files that belong together"
             )
         notes.append(f"skipped {file.source}: an identical copy of {other.source}")
     return sorted(kept.values(), key=lambda f: f.rank)

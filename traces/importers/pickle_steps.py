@@ -13,6 +13,7 @@ MARK = object()
 
 _MOST_MEMO = 1 << 24
 _DIGITS = 4300  # of a number written as text; more take time that grows with their square
+_LONGEST = 1 << 10  # bytes of a number: it must be printable, too
 
 
 class CutOffError(TraceFormatError):
@@ -109,6 +110,8 @@ def _text(data: bytes) -> str:
 
 
 def _long(data: bytes) -> int:
+    if len(data) > _LONGEST:
+        raise TraceFormatError(f"the pickle holds a number of {len(data)} bytes; refused")
     return int.from_bytes(data, "little", signed=True)
 
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from foretrace.traces.errors import IncompleteTraceError, TraceFormatError
+from foretrace.traces.groups import MOST_RANKS
 from foretrace.traces.importers.operation_ranks import WORK_THREAD, Operations, rank_tables
 from foretrace.traces.importers.ranks import rank_of_name
 from foretrace.traces.manifest import RankInfo
@@ -104,10 +105,10 @@ def _layout(content: dict[str, Any]) -> tuple[dict[str, int], int]:
     sizes = {
         short: value
         for key, short in _SIZES.items()
-        if isinstance(value := content.get(key), int) and value > 1
+        if isinstance(value := content.get(key), int) and 1 < value <= MOST_RANKS
     }
     world = content.get("world_size")
-    return sizes, world if isinstance(world, int) and 0 < world < 1 << 20 else 0
+    return sizes, world if isinstance(world, int) and 0 < world <= MOST_RANKS else 0
 
 
 def _rows(
@@ -116,7 +117,7 @@ def _rows(
     """(rank, step, pass, micro-batch, start ms, end ms) of each pass."""
     rows = []
     for key, step in content.items():
-        if not key.isdigit() or len(key) > 9 or not isinstance(step, dict):
+        if not key.isdecimal() or len(key) > 9 or not isinstance(step, dict):
             losses.add("entry that is no step (left out)", 1, f"{name}: {key}")
             continue
         for code, word in enumerate(_PASSES):
@@ -135,4 +136,5 @@ def _rows(
 def _times(values: Any) -> list[float]:
     if not isinstance(values, list):
         return []
-    return [float(v) if isinstance(v, int | float) else -1.0 for v in values]
+    known = (isinstance(v, int | float) and abs(v) < 1e18 for v in values)
+    return [float(v) if ok else -1.0 for v, ok in zip(values, known, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeGuard
 
@@ -19,12 +20,17 @@ from foretrace.traces.importers import (
 )
 from foretrace.traces.store import RankTables
 
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"([\x20-\x21\x23-\x7e]{0,40})"')
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # no text has these
+
 
 class Format(Protocol):
     """What the module of every format offers.
 
     A module may also have ``rank_of_name(path) -> int``, where its files are named in a way
-    of their own.
+    of their own, and ``companions(name) -> names``, where a file that is no trace itself tells
+    more: the first of these names that lies beside the file is given to ``read`` as
+    ``beside=(name, content)``.
     """
 
     NAME: str
@@ -83,10 +89,22 @@ def format_of(head: bytes, name: str) -> FileFormat | FolderFormat | None:
     return next((f for f in reversed(FORMATS) if f.sniff(head, name)), None)
 
 
-def describe_content(head: bytes) -> str:
-    """What a file seems to be, for messages."""
+EXPECTED = (
+    "a trace (profiler JSON, execution trace, Chakra graph, NCCL or flight recorder dump, Nsight "
+    "Systems export, operation table; plain, .gz or in a tar)"
+)
+"""What can be imported, for messages."""
+
+
+def describe_content(head: bytes, stored: int = 0) -> str:
+    """What a file seems to be, for messages.
+
+    Args:
+        head: its first bytes, uncompressed.
+        stored: bytes that it has as it is stored.
+    """
     if not head:
-        return "an empty file"
+        return "compressed data that is cut off or damaged" if stored else "an empty file"
     known = {
         b"\x89PNG": "a PNG image",
         b"\xff\xd8\xff": "a JPEG image",
@@ -94,8 +112,14 @@ def describe_content(head: bytes) -> str:
         b"PK\x03\x04": "a zip archive",
         b"PAR1": "a Parquet file",
         b"SQLite": "an SQLite file",
-        b"\x80\x04\x95": "a Python pickle",
+        b"\x80\x02": "a Python pickle that is no flight recorder dump",
+        b"\x80\x03": "a Python pickle that is no flight recorder dump",
+        b"\x80\x04": "a Python pickle that is no flight recorder dump",
+        b"\x80\x05": "a Python pickle that is no flight recorder dump",
         b"\x7fELF": "a program",
+        b"\x1f\x8b": "a gzip file within a gzip file",
+        b"BZh": "a bzip2 file",
+        b"\xfd7zXZ": "an xz file",
         b"\x28\xb5\x2f\xfd": "a zstd file",
     }
     for magic, words in known.items():
@@ -103,8 +127,11 @@ def describe_content(head: bytes) -> str:
             return words
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in (b"{", b"["):
+        schema = _SCHEMA.search(head)
+        if schema and b'"nodes"' in head:
+            return f"an execution trace of the unknown schema {schema.group(1).decode()!r}"
         return "JSON without profiler events"
-    if b"\0" in head[:1024]:
+    if _CONTROL.search(head[:1024]):
         return "binary data"
     line = head[:200].decode("utf-8", "replace").splitlines()[0][:40]
     return f"text that begins with {line!r}"

@@ -68,8 +68,8 @@ class ImportReport:
 
     @property
     def bytes(self) -> int:
-        """Uncompressed bytes of all files."""
-        return sum(f.bytes for f in self.files)
+        """Uncompressed bytes of all files; one that holds several ranks counts once."""
+        return sum({f.source: f.bytes for f in self.files}.values())
 
     @property
     def peak_rss_bytes(self) -> int:

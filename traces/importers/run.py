@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from foretrace.traces.errors import IncompleteTraceError
@@ -28,6 +29,16 @@ def _keep(shared: Any) -> None:
     _shared[:] = [shared]
     # Ctrl-C ends the import from the main process, in one place.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back: processes that start meanwhile never hear of it, not even at first."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_here(
@@ -60,8 +71,9 @@ def run_here(
     with ProcessPoolExecutor(
         min(jobs, len(tasks)), context, initializer=_keep, initargs=(shared,)
     ) as pool:
-        futures = [pool.submit(_import_in_worker, task, url, python) for task in tasks]
         try:
+            with _no_interrupts():
+                futures = [pool.submit(_import_in_worker, task, url, python) for task in tasks]
             _follow(futures, shared, total, watch)
         except BrokenProcessPool:
             raise IncompleteTraceError(

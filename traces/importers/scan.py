@@ -10,7 +10,7 @@ that are no UTF-8) does no harm.
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int64, njit, types
+from numba import boolean, int64, njit, types, uint64
 from numpy.typing import NDArray
 
 from foretrace.traces.importers.json_text import (
@@ -36,6 +36,7 @@ from foretrace.traces.importers.keys import (
     ABSENT,
     BAD_DUR,
     BAD_TS,
+    BAD_VALUE,
     COLLECTIVE,
     FIRST_INTEGER,
     FIRST_TEXT,
@@ -64,6 +65,7 @@ from foretrace.traces.importers.keys import (
     WIDTH,
 )
 from foretrace.traces.importers.numbers import decimal_us_to_ns, first_integer
+from foretrace.traces.importers.words import word_at
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -71,16 +73,32 @@ I64 = NDArray[np.int64]
 MAX_EVENT_BYTES = 1 << 24
 """An object longer than this is a string that lost its closing quote."""
 
+_ONE = np.uint64(1)
 _PYTHON_FUNCTION = np.frombuffer(b'"python_function"', np.uint8)
 _TRACE_ROW = np.frombuffer(b'"Trace"', np.uint8)
 _MEMORY_ROW = np.frombuffer(b'"[memory]"', np.uint8)
 
-_LASTS, _INSTANT = 88, 105  # X, i
+_LASTS, _INSTANT, _NULL = 88, 105, 110  # X, i, n
+_FIRST_NUMBER = FIRST_INTEGER + 2  # processes and threads may have names
 _CATEGORY = FIRST_TEXT + 2 * TEXTS.index("cat")
 _NAME = FIRST_TEXT + 2 * TEXTS.index("name")
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
+def _first_bytes(buf: U8, p: int, length: int) -> int:
+    """The first eight bytes from ``p`` on as one integer, as far as ``length`` goes."""
+    if p + 8 <= len(buf):
+        word = word_at(buf, uint64(p))
+        if length < 8:
+            word &= (_ONE << uint64(8 * length)) - _ONE
+        return int(int64(word))
+    first = 0
+    for i in range(min(length, 8)):
+        first |= int(buf[p + i]) << (8 * i)
+    return first
+
+
+@njit(nogil=True, forceinline=True)
 def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     """Row of the key ``buf[p:stop]`` in the key table; -1 if it is not kept."""
     length = stop - p
@@ -90,9 +108,7 @@ def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     last = KEY_STARTS[level * LONGEST + length + 1]
     if k == last:
         return -1
-    first = 0
-    for i in range(min(length, 8)):
-        first |= int(buf[p + i]) << (8 * i)
+    first = _first_bytes(buf, p, length)
     while k < last and KEYS[k, 0] != first:
         k += 1
     if k == last:
@@ -104,7 +120,7 @@ def _find_key(buf: U8, p: int, stop: int, level: int) -> int:
     return int(k)
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     if buf[p] == QUOTE:  # some writers quote the number
         p += 1
@@ -117,7 +133,7 @@ def _note_time(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     row[FLAGS] |= has if ok else bad
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
     row[column] = p
     row[column + 1] = stop
@@ -130,24 +146,30 @@ def _note_text(buf: U8, p: int, stop: int, row: I64, column: int) -> None:
         row[FLAGS] |= MEMORY
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _note(buf: U8, p: int, stop: int, row: I64, k: int) -> None:
     """Keep the value ``buf[p:stop]`` of key ``k`` as the key table says."""
     action, column = KEYS[k, 2], KEYS[k, 3]
     if action == TO_INTEGER:
         value, ok = first_integer(buf, p, stop)
         row[column] = value if ok else ABSENT
+        if not ok and column >= _FIRST_NUMBER and buf[p] != _NULL:
+            row[FLAGS] |= BAD_VALUE
     elif action == TO_TEXT:
         _note_text(buf, p, stop, row, column)
+        if column == _NAME and buf[p] != QUOTE:
+            row[FLAGS] |= BAD_VALUE
     elif action == TO_TIME:
         _note_time(buf, p, stop, row, column)
     elif action == TO_PHASE and stop - p == 3:
         row[PHASE] = buf[p + 1]
     elif action == TO_MARK:
         row[FLAGS] |= COLLECTIVE
+    elif action == TO_ARGS and buf[p] != _NULL:  # no object
+        row[FLAGS] |= BAD_VALUE
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the object of arguments that opens at ``p``; position after it, CUT or BROKEN."""
     p = skip_space(buf, p + 1, end)
@@ -170,16 +192,22 @@ def _scan_args(buf: U8, p: int, end: int, row: I64) -> int:
     return min(p, CUT)
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
+def _other_phase(row: I64) -> bool:
+    """Whether an event neither lasts nor is an instant; arrows are as many as kernels."""
+    phase = row[PHASE]
+    return bool(phase != _LASTS and phase != _INSTANT and phase != 0)  # noqa: PLR1714
+
+
+@njit(nogil=True, forceinline=True)
 def _unwanted(row: I64, python: bool) -> bool:
     """Whether what was read of an event already tells that its rest does not matter."""
-    phase = row[PHASE]
-    if phase != _LASTS and phase != _INSTANT and phase != 0:  # noqa: PLR1714
+    if _other_phase(row):
         return True
-    return not python and (row[FLAGS] & PYTHON) != 0 and phase == _LASTS
+    return not python and (row[FLAGS] & PYTHON) != 0 and row[PHASE] == _LASTS
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     """Read the member of an event whose key opens at ``p``; position after it, CUT or BROKEN."""
     start = p + 1
@@ -195,7 +223,7 @@ def _scan_member(buf: U8, p: int, end: int, row: I64) -> int:
     return stop
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _scan_event(buf: U8, p: int, end: int, row: I64, python: bool) -> int:
     """Read the object that opens at ``p``: position after it, CUT or BROKEN."""
     for i in range(WIDTH):
@@ -227,7 +255,8 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
         buf: the text.
         p: position inside the array, outside of any object.
         end: where the text in ``buf`` ends.
-        out: one row per event is written here, shape ``(capacity, WIDTH)``.
+        out: one row per event that lasts or is an instant is written here, shape
+            ``(capacity, WIDTH)``; its last row may hold rubbish.
         python: read the frames of Python functions too; else only their flag is set.
 
     Returns:
@@ -255,5 +284,6 @@ def scan_events(buf: U8, p: int, end: int, out: I64, python: bool) -> tuple[int,
                 cut = stop == CUT and end - p <= MAX_EVENT_BYTES
                 return n, p, MORE if cut else DAMAGED
             out[n, STOP] = stop
-            n += 1
+            if not _other_phase(out[n]):
+                n += 1
             p = stop

@@ -11,12 +11,13 @@ from io import SEEK_END, BytesIO
 from typing import Any, BinaryIO
 
 import fsspec
+from isal import isal_zlib
 
 from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers.ahead import ahead
 from foretrace.traces.storage import file_system
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 19
 HEAD_BYTES = 1 << 16
 TOLD_AT_THE_END = b"PAR1"
 """Parquet files name their columns in their last bytes."""
@@ -25,7 +26,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _TAR_MAGIC = slice(257, 262)
 _DIGITS = re.compile(r"(\d+)")
 
-_ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error)
+_UNZIP_ERROR: Any = isal_zlib.error  # its type stub takes it for an instance
+_ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, _UNZIP_ERROR)
 
 Progress = Callable[[int, int], None]
 """Called with further (stored, uncompressed) bytes that were read."""
@@ -49,8 +51,9 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
-        return f"{self.path}:{self.member}" if self.member else self.path
+        """What to call it in messages, where bytes that are no UTF-8 become U+FFFD."""
+        name = f"{self.path}:{self.member}" if self.member else self.path
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     @property
     def label(self) -> str:
@@ -83,7 +86,7 @@ class Content:
 def natural_key(name: str) -> list[tuple[int, int | str]]:
     """Sorts ``rank10`` behind ``rank2``."""
     parts = _DIGITS.split(name)
-    return [(0, int(p)) if p.isdigit() else (1, p) for p in parts]
+    return [(0, int(p)) if p.isdecimal() else (1, p) for p in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ def find_sources(paths: Iterable[str], is_trace: Callable[[bytes, str], bool]) -
     for path in paths:
         fs, root = file_system(path)
         if fs.exists(root) and not fs.isdir(root):
+            if not fs.isfile(root):
+                raise TraceFormatError(f"{path}: is a pipe or a device; write it to a file first")
             source = Source(path, size=int(fs.size(root) or 0))
             if not _unpack(source, found, is_trace):
                 found.named.append(source)
@@ -167,9 +172,17 @@ def _unpack(source: Source, found: Found, is_trace: Callable[[bytes, str], bool]
     if read_head(source)[_TAR_MAGIC] != b"ustar":
         return False
     inside: list[tuple[Source, bool]] = []
+    names: set[str] = set()
     try:
         for inner, head in _members(source):
-            inside.append((inner, is_trace(head, inner.name)))
+            known = is_trace(head, inner.name)
+            if known and inner.member in names:
+                raise TraceFormatError(
+                    f"{source.path}: two members are called {inner.member}; unpack it and give "
+                    "the one that counts"
+                )
+            names.add(inner.member)
+            inside.append((inner, known))
     except _ARCHIVE_ERRORS as error:
         if len(inside) < 2:
             raise TraceFormatError(f"{source.path}: damaged archive ({error})") from None
@@ -228,8 +241,8 @@ def _unzipped_head(head: bytes) -> bytes:
     if not head.startswith(_GZIP_MAGIC):
         return head
     try:
-        return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
-    except zlib.error:
+        return isal_zlib.decompressobj(31).decompress(head, HEAD_BYTES)
+    except _UNZIP_ERROR:
         return b""
 
 
@@ -284,7 +297,7 @@ def _counted(content: Content, file: BinaryIO, progress: Progress) -> Iterator[b
         except _ARCHIVE_ERRORS as error:
             content.damage = f"archive is damaged ({error})"
             break
-        content.checksum = zlib.crc32(chunk, content.checksum)
+        content.checksum = isal_zlib.crc32(chunk, content.checksum)
         content.size += len(chunk)
         progress(read - stored, len(chunk))
         stored = read
@@ -308,13 +321,13 @@ def _pieces(content: Content, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _unzipped(content: Content, file: BinaryIO, data: bytes) -> Iterator[tuple[int, bytes]]:
     read = len(data)
-    unzip = zlib.decompressobj(31)
+    unzip = isal_zlib.decompressobj(31)
     parts: list[bytes] = []
     size = 0
     while data:
         try:
             piece = unzip.decompress(data, CHUNK_BYTES - size)
-        except zlib.error as error:
+        except _UNZIP_ERROR as error:
             content.damage = f"compressed data is damaged ({error})"
             break
         parts.append(piece)
@@ -325,7 +338,7 @@ def _unzipped(content: Content, file: BinaryIO, data: bytes) -> Iterator[tuple[i
         data = unzip.unconsumed_tail
         if unzip.eof:
             data = unzip.unused_data.lstrip(b"\0")
-            unzip = zlib.decompressobj(31)
+            unzip = isal_zlib.decompressobj(31)
             if not data:
                 data = file.read(_READ_BYTES)
                 read += len(data)

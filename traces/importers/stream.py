@@ -12,7 +12,7 @@ from foretrace.traces.errors import TraceFormatError
 from foretrace.traces.importers import json_text, keys, scan
 from foretrace.traces.salvage import Losses, blank_control_bytes, mend, next_event
 
-CAPACITY = 1 << 13
+CAPACITY = 1 << 11
 """Events of one block at most."""
 
 _ARRAY_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -64,7 +64,6 @@ class EventStream:
         self._chunks = iter(chunks)
         self._losses = losses
         self._python = python
-        self._out = np.empty((CAPACITY, keys.WIDTH), np.int64)
 
     def blocks(self) -> Iterator[Block]:
         """Blocks in file order; a block is valid until the next one is asked for.
@@ -76,9 +75,9 @@ class EventStream:
         position = self._enter(text)
         more = True
         while not self.closed and (more or position < len(text)):
-            n, position, state = self._scan(text, position)
-            if n:
-                yield Block(json_text.as_array(text), self._out[:n].copy().T)
+            fields, position, state = self._scan(text, position)
+            if fields.size:
+                yield Block(json_text.as_array(text), fields)
             if state == json_text.CLOSED and more and len(text) - position < _KEPT_BYTES:
                 text, position, more = self._refill(text, position - 1)  # see what follows
             elif state == json_text.CLOSED and _GOES_ON.match(text, position):
@@ -105,19 +104,22 @@ class EventStream:
             self.size += len(chunk)
             yield chunk
 
-    def _scan(self, text: bytearray, position: int) -> tuple[int, int, int]:
+    def _scan(self, text: bytearray, position: int) -> tuple[scan.I64, int, int]:
+        """The fields of further events, the position to go on from, and why it stopped."""
+        out = np.empty((CAPACITY, keys.WIDTH), np.int64)
         n, position, state = scan.scan_events(
-            json_text.as_array(text), position, len(text), self._out, self._python
+            json_text.as_array(text), position, len(text), out, self._python
         )
-        return int(n), int(position), int(state)
+        return out[:n].T, int(position), int(state)
 
     def _refill(self, text: bytearray, position: int) -> tuple[bytearray, int, bool]:
         """Text from ``position`` on with the next chunk behind it, and whether there was one."""
         chunk = next(self._counted(), None)
-        rest = bytearray(text[position:])
+        rest = text[position:]
         if chunk is None:
             return rest, 0, False
-        return rest + chunk, 0, True
+        rest += chunk
+        return rest, 0, True
 
     def _may_go_on(self, text: bytearray, position: int, state: int) -> bool:
         """Whether the end of a damaged event is still to come."""
@@ -134,23 +136,25 @@ class EventStream:
         stop = following if following > 0 else len(text)
         damaged = bytes(text[position:stop])
         text[position:stop] = blank_control_bytes(damaged)
-        n, row = self._scan_one(text, position, stop)
-        if n:
+        block, after = self._scan_one(text, position, stop)
+        if block is not None:
             self._losses.add("control bytes in a text made blanks (kept)", 1, damaged)
-            return Block(json_text.as_array(text), row), int(row[keys.STOP, 0])
+            return block, after
         go_on = following if following > 0 else max(position + 1, len(text) - _KEPT_BYTES)
         mended = mend(damaged) if damaged.count(_PHASE_KEY) == 1 else None
         if mended is None:
             self._losses.add("damaged event", max(damaged.count(_PHASE_KEY), 1), damaged)
             return None, go_on
         self._losses.add("damaged event mended (kept)", 1, damaged)
-        n, row = self._scan_one(mended, 0, len(mended))
-        return (Block(json_text.as_array(mended), row) if n else None), go_on
+        return self._scan_one(mended, 0, len(mended))[0], go_on
 
-    def _scan_one(self, text: bytes | bytearray, start: int, stop: int) -> tuple[int, scan.I64]:
+    def _scan_one(self, text: bytes | bytearray, start: int, stop: int) -> tuple[Block | None, int]:
+        """The event at ``start``, None if it is damaged, and the position after it."""
         row = np.empty((1, keys.WIDTH), np.int64)
-        n, _, _ = scan.scan_events(json_text.as_array(text), start, stop, row, True)
-        return int(n), row.T
+        n, after, _ = scan.scan_events(json_text.as_array(text), start, stop, row, True)
+        if after == start:
+            return None, start
+        return Block(json_text.as_array(text), row[:n].T), int(row[0, keys.STOP])
 
     def _enter(self, text: bytearray) -> int:
         """Read up to the array of events; the position inside it."""

@@ -12,10 +12,11 @@ import msgspec
 
 from foretrace.traces.errors import ForetraceError, TraceFormatError
 from foretrace.traces.groups import MOST_RANKS
-from foretrace.traces.importers.bundles import open_bundle
+from foretrace.traces.importers.bundles import open_bundle, read_beside
 from foretrace.traces.importers.parts import part_name
 from foretrace.traces.importers.ranks import rank_of_name
 from foretrace.traces.importers.registry import (
+    EXPECTED,
     FORMATS,
     FileFormat,
     FolderFormat,
@@ -67,7 +68,7 @@ def import_task(
     for content in _contents([s for _, s in task], progress):
         try:
             kind, ranks = _read(content, python)
-        except TraceFormatError as error:
+        except ForetraceError as error:
             reports.append(Failed(str(error)))
             continue
         place = position[content.source]
@@ -95,8 +96,8 @@ def _read(content: Content, python: bool) -> tuple[FileFormat | FolderFormat, li
         head += b"".join(chunks)
     kind = format_of(ends_of(head), content.source.name)
     if kind is None:
-        found = describe_content(head)
-        raise TraceFormatError(f"{content.source.name}: expected profiler JSON, found {found}")
+        found = describe_content(head, content.source.size)
+        raise TraceFormatError(f"{content.source.name}: expected {EXPECTED}, found {found}")
 
     def all_chunks() -> Iterable[bytes]:
         yield head
@@ -106,10 +107,20 @@ def _read(content: Content, python: bool) -> tuple[FileFormat | FolderFormat, li
         with _little_garbage():
             if reads_folders(kind):
                 return kind, kind.read_bundle(content.files)
-            tables = cast(FileFormat, kind).read(all_chunks(), python=python)
+            tables = cast(FileFormat, kind).read(
+                all_chunks(), python=python, **_beside(kind, content.source)
+            )
         return kind, tables if isinstance(tables, list) else [tables]
     except ForetraceError as error:
         raise type(error)(f"{content.source.name}: not readable as {kind.NAME}: {error}") from None
+
+
+def _beside(kind: Format, source: Source) -> dict[str, tuple[str, bytes]]:
+    """What lies beside a file and tells more about it."""
+    companions: Callable[[str], tuple[str, ...]] | None = getattr(kind, "companions", None)
+    name = (source.member or source.path).rpartition("/")[2]
+    found = read_beside(source, companions(name)) if companions else None
+    return {} if found is None else {"beside": found}
 
 
 @contextmanager

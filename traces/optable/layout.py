@@ -60,7 +60,11 @@ def read_layout(path: Path) -> TableLayout:
     Raises:
         LayoutError: the file states none of the sizes, or a size below 1.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    return parse_layout(path.read_text(encoding="utf-8", errors="replace"), str(path))
+
+
+def parse_layout(text: str, path: str) -> TableLayout:
+    """Like :func:`read_layout`, of a file's content; ``path`` stands in messages."""
     found = _json_numbers(text, path) if text.lstrip().startswith("{") else _yaml_numbers(text)
     sizes = {field: found[key] for key, field in _KEYS.items() if key in found}
     if not sizes:
@@ -78,14 +82,19 @@ def layout_beside(table: Path) -> Path | None:
 
     ``trace-AR.parquet`` belongs with ``meta-AR.yaml``, ``run.parquet`` with ``meta-run.yaml``.
     """
-    stem = table.name.partition(".")[0]
+    paths = (table.with_name(name) for name in layout_names(table.name))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def layout_names(table: str) -> tuple[str, ...]:
+    """What the layout file beside a table of this name may be called, best first."""
+    stem = table.partition(".")[0]
     short = stem.removeprefix("trace-").removeprefix("trace_")
-    for name in dict.fromkeys((short, stem)):
-        for ending in ("yaml", "yml", "json"):
-            path = table.with_name(f"meta-{name}.{ending}")
-            if path.is_file():
-                return path
-    return None
+    return tuple(
+        f"meta-{name}.{ending}"
+        for name in dict.fromkeys((short, stem))
+        for ending in ("yaml", "yml", "json")
+    )
 
 
 def _yaml_numbers(text: str) -> dict[str, int]:
@@ -93,7 +102,7 @@ def _yaml_numbers(text: str) -> dict[str, int]:
     return {match[1]: int(match[2]) for match in lines if match}
 
 
-def _json_numbers(text: str, path: Path) -> dict[str, int]:
+def _json_numbers(text: str, path: str) -> dict[str, int]:
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:

@@ -23,6 +23,8 @@ _TIMES = ("start_ts", "duration")
 _PLACE = ("dp_rank", "stage")
 _NEEDED = ("step", "optype", *_TIMES)
 _OPTIONAL = ("rank", "mc", "gmc", "mb_id")
+_MOST_SECONDS = float(1 << 32)  # two of them in nanoseconds fit 63 bits
+_MOST_RANKS, _MOST_NUMBER = 1 << 20, 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,13 @@ def read_table(path: str | Path, meta: str | Path | None = None) -> OpTable:
     return _parsed(path, _load(path, path), layout)
 
 
-def read_content(content: bytes, name: str) -> OpTable:
-    """Read an operation table that is in memory already; its layout is that of its columns.
+def read_content(content: bytes, name: str, layout: TableLayout | None = None) -> OpTable:
+    """Read an operation table that is in memory already.
 
     Args:
         content: the file's bytes.
         name: the file's name, which tells Parquet from CSV and stands in messages.
+        layout: sizes of the job; None for what the columns say.
 
     Raises:
         TraceFormatError, IncompleteTraceError, LayoutError: as :func:`read_table`.
@@ -103,7 +106,7 @@ def read_content(content: bytes, name: str) -> OpTable:
     import pyarrow as pa
 
     path = Path(name)
-    return _parsed(path, _load(path, pa.BufferReader(content)), TableLayout())
+    return _parsed(path, _load(path, pa.BufferReader(content)), layout or TableLayout())
 
 
 def _parsed(path: Path, table: pa.Table, layout: TableLayout) -> OpTable:
@@ -156,7 +159,7 @@ def _check_columns(path: Path, table: pa.Table, layout: TableLayout) -> None:
     if missing:
         hint = (
             "; dp_rank and stage may be left out where there is a rank column and a layout "
-            "with dp_size and pp_size (--meta)"
+            "with dp_size and pp_size (--meta, or meta-NAME.yaml beside the table)"
             if set(missing) & set(_PLACE)
             else ""
         )
@@ -186,6 +189,10 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
         ) from error
     if name in _TIMES and not np.isfinite(values).all():
         raise TraceFormatError(f"{path}: column {name} holds values that are not finite")
+    most: float = _MOST_RANKS if name in _PLACE else _MOST_NUMBER
+    most = _MOST_SECONDS if name in _TIMES else most
+    if ((values <= -most) | (values >= most)).any():
+        raise TraceFormatError(f"{path}: column {name} holds numbers of {most:g} and more")
     if name == "duration" and (values < 0).any():
         row = int(np.flatnonzero(values < 0)[0])
         raise TraceFormatError(f"{path}: duration of row {row} is negative ({values[row]} s)")

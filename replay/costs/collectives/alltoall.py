@@ -3,10 +3,13 @@
 The busiest rank decides::
 
     time = max over ranks of  base + peer x peers + remote + remote_peer x remote peers
-                              + max(bytes inside / link, bytes outside / NIC share)
+                              + max(inside, outside)
+    inside, outside = bytes on the wire / rate + first chunk of a message / rate of a channel
 
-where the bytes of a rank are the larger of what it sends and what it receives. Times µs, sizes
-bytes. The size of an equal all-to-all is the whole buffer of a rank, its own part included.
+where the bytes of a rank are the larger of what it sends and what it receives, and the rate is
+that of the link or of the GPU's part of the NICs, or of all channels if they are slower. Times
+µs, sizes bytes. The size of an equal all-to-all is the whole buffer of a rank, its own part
+included.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.replay.cluster import Cluster
-from foretrace.replay.costs.collectives.p2p import Wires, fused_p2p_cost, wires
+from foretrace.replay.costs.collectives.p2p import (
+    fused_p2p_cost,
+    on_wire,
+    side_time,
+    start_time,
+    wires,
+)
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
 from foretrace.traces.errors import LayoutError
 
@@ -48,26 +57,11 @@ def all_to_all_costs(
     found = wires(cluster, per_node, nodes > 1, shared)
     near, far = per_node - 1, ranks - per_node
     each = size / ranks
-    wire = np.maximum(
-        each * near / (1e3 * _inside(found, near, ranks)),
-        each * far / (1e3 * _outside(found, far)),
+    inside, outside = (
+        side_time(on_wire(each) * peers, peers, each * (peers > 0), ranks, found, far)
+        for peers, far in ((near, False), (far, True))
     )
-    return wire + _start(near, far, cluster, shared)
-
-
-def _inside(found: Wires, peers: int, ranks: int) -> float:
-    channels = max(1, min(found.link_channels, found.pool // max(ranks - 1, 1)))
-    return min(found.link, max(peers, 1) * channels * found.link_channel)
-
-
-def _outside(found: Wires, peers: int) -> float:
-    return min(found.nic, max(peers, 1) * found.net_channels * found.net_channel)
-
-
-def _start(near: int, far: int, cluster: Cluster, shared: SharedConstants) -> float:
-    each = shared.of_fabric("p2p_remote_peer_us", cluster.fabric.name, 0.0)
-    start = shared.p2p_base_us + shared.p2p_peer_us * (near + far)
-    return start + (far > 0) * shared.p2p_remote_us + each * far
+    return np.maximum(inside, outside) + start_time(near, far, cluster, shared)
 
 
 def all_to_all_v_cost(

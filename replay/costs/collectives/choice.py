@@ -17,6 +17,7 @@ from foretrace.replay.costs.collectives.channels import between_nodes, inside_no
 from foretrace.replay.costs.collectives.nccl_constants import (
     CANDIDATES,
     GENERATION_ROW,
+    LL,
     LL128,
     NVLS,
     NVLS_EFFICIENCY,
@@ -106,18 +107,37 @@ def graph(shapes: Shapes, cluster: Cluster) -> Graph:
     )
 
 
-def predict(shapes: Shapes, cluster: Cluster) -> Prediction:
-    """NCCL's latency and bandwidth of every candidate for every shape."""
+def predict(shapes: Shapes, cluster: Cluster, ll_cap: float = 1.0) -> Prediction:
+    """NCCL's latency and bandwidth of every candidate for every shape.
+
+    Args:
+        shapes: what runs.
+        cluster: the machine.
+        ll_cap: see ``SharedConstants``.
+    """
     lat, net = latencies(cluster.version), graph(shapes, cluster)
     latency = np.empty((len(shapes.ranks), len(CANDIDATES)))
     bandwidth = np.empty_like(latency)
     for number, (algorithm, protocol) in enumerate(CANDIDATES):
         bus = bus_bandwidth(algorithm, protocol, shapes, net, cluster)
+        bus = bus * (ll_cap if protocol == LL else 1.0)
+        if algorithm == TREE:
+            bus = bus * np.where(shapes.nodes > 1, _plain_tree(cluster), 1.0)
         bandwidth[:, number] = bus * bus_to_algorithm(algorithm, shapes)
         latency[:, number] = latency_us(algorithm, protocol, shapes, lat, cluster)
         latency[:, number] += reported_us(algorithm, protocol, shapes, cluster)
         latency[~available(algorithm, protocol, shapes, cluster), number] = OFF
     return Prediction(latency, np.maximum(bandwidth, 1e-9))
+
+
+def _plain_tree(cluster: Cluster) -> float:
+    """Part of a tree's bandwidth that NCCL counts where its search ends at plain trees, l.336.
+
+    From compute capability 9 on it may fall back to them. It does where a second GPU has no near
+    path to the first one's NIC, so that no balanced tree is found.
+    """
+    modern = GENERATION_ROW.get(cluster.gpu.generation, 1) >= 2
+    return 0.85 if modern and cluster.nics_per_node >= cluster.gpus_per_node else 1.0
 
 
 def available(algorithm: int, protocol: int, shapes: Shapes, cluster: Cluster) -> NDArray[np.bool_]:
@@ -166,11 +186,7 @@ def bus_bandwidth(
     if algorithm == TREE:
         part = np.where(scale == 0, 7 / 9, 120 / 128)
         tree128 = np.minimum(capped * part, net.channels * TREE_LL128_CHANNEL[row, scale])
-        plain = (
-            0.85 if row >= 2 and cluster.nvswitch else 1.0
-        )  # the search ends at plain trees, l.336
-        found = (np.minimum(capped / 3.8, ll_max), tree128, capped)[protocol]
-        return np.asarray(found * np.where(scale > 0, plain, 1.0))
+        return np.asarray((np.minimum(capped / 3.8, ll_max), tree128, capped)[protocol])
     if algorithm == PAT:
         return 0.75 * net.gb_s
     return _in_switch_bandwidth(algorithm, shapes, net, cluster)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.replay.cluster import Cluster
 from foretrace.replay.costs.collectives.cost import Collectives, take
-from foretrace.replay.costs.collectives.fit_file import MachineFit, Point, by_scope
-from foretrace.replay.costs.collectives.price import price
-from foretrace.replay.costs.collectives.shared import SharedConstants
+from foretrace.replay.costs.collectives.fit_file import MachineFit, by_scope
 
 _Column = NDArray[np.float64]
 _SIZE_WIDTH, _SCALE_WIDTH = 0.7, 0.7  # octaves over which a measured ratio reaches
@@ -23,21 +20,30 @@ _OTHER_PICK = 0.2  # weight of a neighbour that runs another algorithm or protoc
 _BLOCK = 4096  # rows at a time
 
 
+def seen_operations(fit: MachineFit) -> Collectives:
+    """The operations that a fit keeps as measured points."""
+    names = ("kind", "size_bytes", "ranks", "nodes")
+    return Collectives.of(*(np.array([getattr(p, name) for p in fit.points]) for name in names))
+
+
 def correction(
     ops: Collectives,
     pick: NDArray[np.int64],
-    cluster: Cluster,
+    seen: Collectives,
+    seen_pick: NDArray[np.int64],
     fit: MachineFit,
-    shared: SharedConstants,
 ) -> _Column:
-    """Smoothed ratio measured / modelled of the neighbours of each row."""
+    """Smoothed ratio measured / modelled of the neighbours of each row.
+
+    Args:
+        ops: what is priced.
+        pick: what each runs as.
+        seen: the fit's measured points.
+        seen_pick: what each of them runs as.
+        fit: has the ratio of every point.
+    """
     factor = np.ones(len(ops.kind))
-    if not fit.points:
-        return factor
-    columns = [np.array([getattr(p, f) for p in fit.points]) for f in Point.__struct_fields__]
-    seen = Collectives.of(columns[0], columns[1], columns[2], columns[3])
-    log_ratio = np.log(columns[5])
-    seen_pick = price(seen, cluster, shared).pick
+    log_ratio = np.log(np.array([p.ratio for p in fit.points]))
     for (_, rows), (_, known) in zip(by_scope(ops), by_scope(seen), strict=True):
         if len(rows) and len(known):
             near = _Neighbours(take(seen, known), seen_pick[known], log_ratio[known])

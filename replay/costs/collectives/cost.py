@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,11 +31,13 @@ from foretrace.replay.costs.collectives.shapes import (
     check_shapes,
 )
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
-from foretrace.replay.costs.collectives.timing import Parts, coefficients, evaluate
+from foretrace.replay.costs.collectives.terms import Parts, evaluate
+from foretrace.replay.costs.collectives.timing import coefficients
 
 PART_NAMES = tuple(f.name for f in fields(Parts))
 _LATENCY, _WIRE = PART_NAMES.index("latency"), PART_NAMES.index("wire")
 _BLOCK = 1 << 14  # rows at a time: temporaries stay in the cache
+_FEW = 1 << 14  # rows that are sorted faster than pandas is loaded
 _RING_SIMPLE = CANDIDATES.index((RING, SIMPLE))
 _NUMBER_BITS = 15
 _SLOWER = {n: 1 / TREE_CORRECTION[p] for n, (a, p) in enumerate(CANDIDATES) if a == TREE}
@@ -131,7 +134,7 @@ def collective_costs(
     """
     shapes, shape = _unique_shapes(ops)
     check_shapes(shapes, cluster)
-    said, net = predict(shapes, cluster), graph(shapes, cluster)
+    said, net = predict(shapes, cluster, shared.ll_cap), graph(shapes, cluster)
     if allowed is not None:
         said.latency_us[:, ~allowed] = np.inf
     table = coefficients(shapes, cluster, shared)
@@ -219,14 +222,22 @@ def _plateau(
 
 def _unique_shapes(ops: Collectives) -> tuple[Shapes, NDArray[np.int64]]:
     """The different shapes, and each row's number among them."""
-    import pandas as pd  # its hash table beats a sort by ten times
-
     key = (ops.ranks << 31) | (ops.nodes << 4) | ops.kind
     if len(key) and ops.share.min() != ops.share.max():
-        place, shares = pd.factorize(ops.share)
+        place, shares = _factorize(ops.share)
         key = key * len(shares) + place
-    code, values = pd.factorize(key)
+    code, values = _factorize(key)
     first = np.zeros(len(values), dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
     shapes = Shapes(ops.kind[first], ops.ranks[first], ops.nodes[first], ops.share[first])
     return shapes, code.astype(np.int64)
+
+
+def _factorize(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Each value's number among the different ones, and those."""
+    if len(values) < _FEW:
+        different, code = np.unique(values, return_inverse=True)
+        return code.reshape(-1), different
+    import pandas as pd  # its hash table beats a sort by ten times, but takes long to load
+
+    return pd.factorize(values)

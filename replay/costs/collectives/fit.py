@@ -7,7 +7,8 @@ A fit is a few numbers for each scope (one node, several nodes)::
 and the measurements themselves with their residuals: near measured points a prediction is also
 multiplied by the smoothed ratio measured / modelled of its neighbours in size and scale. Beyond
 the largest measured scale the structure extrapolates, with the ratio found at that scale.
-NCCL's choice of algorithm is never changed by a fit.
+NCCL's choice of algorithm is changed in one way only: another cap for LL, where the measured times
+are clearly better explained by it, moves the size at which LL gives way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.replay.cluster import Cluster
-from foretrace.replay.costs.collectives.correction import correction
+from foretrace.replay.costs.collectives.correction import correction, seen_operations
 from foretrace.replay.costs.collectives.cost import Collectives, Costs, take
 from foretrace.replay.costs.collectives.fit_file import (
     FORMAT,
@@ -36,8 +37,10 @@ from foretrace.traces.errors import LayoutError
 _Column = NDArray[np.float64]
 FEWEST_ROWS = 4
 _ODD_RATIO = 2.0  # a fabric "behaves unlike the model" where the typical ratio exceeds this
-_PARAMETERS = ("overhead_us", "hop_us", "rate", "ll_hop_us", "ll128_hop_us")
-_SCALE = np.array([10.0, 5.0, 0.3, 10.0, 10.0])  # what counts as a large step of a parameter
+_PARAMETERS = ("overhead_us", "hop_us", "rate", "ll_hop_us")
+_LL_CAPS = (0.85, 1.2, 0.7, 1.4, 0.6, 1.7, 0.5, 2.0)  # of equal losses the first wins
+_CLEAR = 0.8  # another cap for LL than NCCL's must lower the loss to this part
+_SCALE = np.array([10.0, 5.0, 0.3, 10.0])  # what counts as a large step of a parameter
 
 
 def fit_machine(
@@ -90,7 +93,9 @@ def fitted_costs(
 ) -> Costs:
     """Price operations on a calibrated machine; as :func:`~.price.price` otherwise."""
     costs = _parametric(ops, cluster, fit, shared, allowed)
-    factor = correction(ops, costs.pick, cluster, fit, shared)
+    seen = seen_operations(fit)
+    seen_pick = _parametric(seen, cluster, fit, shared, allowed).pick
+    factor = correction(ops, costs.pick, seen, seen_pick, fit)
     scaled = {name: getattr(costs.parts, name) * factor for name in costs.parts.__slots__}
     return replace(costs, time_us=costs.time_us * factor, parts=type(costs.parts)(**scaled))
 
@@ -115,6 +120,7 @@ def _parametric(
     """The model with the fitted parameters, without the measured ratios."""
     costs = price(ops, cluster, shared, allowed)
     columns = {name: getattr(costs.parts, name).copy() for name in costs.parts.__slots__}
+    pick = costs.pick.copy()
     for name, rows in by_scope(ops):
         scope = fit.scopes.get(name)
         if scope is None or not len(rows):
@@ -122,13 +128,14 @@ def _parametric(
         part = price(take(ops, rows), cluster, _with(shared, scope, cluster), allowed)
         for key, values in columns.items():
             values[rows] = getattr(part.parts, key)
+        pick[rows] = part.pick
         columns["latency"][rows] += scope.overhead_us
         columns["wire"][rows] /= scope.rate
         columns["pipeline"][rows] /= scope.rate
     floor = 0.2 * np.maximum(costs.parts.latency, 1.0)
     columns["latency"] = np.maximum(columns["latency"], floor)
     parts = type(costs.parts)(**columns)
-    return replace(costs, time_us=parts.total(), parts=parts)
+    return replace(costs, time_us=parts.total(), pick=pick, parts=parts)
 
 
 def _with(shared: SharedConstants, scope: ScopeFit, cluster: Cluster) -> SharedConstants:
@@ -137,7 +144,7 @@ def _with(shared: SharedConstants, scope: ScopeFit, cluster: Cluster) -> SharedC
         shared,
         hop_us=hops,
         ll_hop_us={cluster.fabric.name: scope.ll_hop_us},
-        ll128_hop_us=scope.ll128_hop_us,
+        ll_cap=scope.ll_cap,
     )
 
 
@@ -161,17 +168,22 @@ def fit_scope(
     """
     hop = shared.of_fabric("hop_us", cluster.fabric.name, 0.0)
     growth = shared.of_fabric("ll_hop_us", cluster.fabric.name, 0.0)
-    start = np.array([0.0, hop, 0.0, growth, shared.ll128_hop_us])
+    start = np.array([0.0, hop, 0.0, growth])
     chosen = np.array([name in (free or _free(ops)) for name in _PARAMETERS])
-    basis = _basis(ops, cluster, shared, allowed)
-    values = _least(basis, time_us, start, chosen)
-    error = np.abs(_apply(basis, values) - time_us) / time_us
+    caps = _LL_CAPS if allowed is None and not free else ()
+    tried = []
+    for cap in (1.0, *caps):
+        basis = _basis(ops, cluster, replace(shared, ll_cap=cap), allowed)
+        values, loss = _least(basis, time_us, start, chosen)
+        error = np.abs(_apply(basis, values) - time_us) / time_us
+        tried.append((loss if cap == 1.0 else loss / _CLEAR, cap, values, error))
+    _, cap, values, error = min(tried, key=lambda t: t[0])
     return ScopeFit(
         overhead_us=float(values[0]),
         hop_us=float(values[1]),
         rate=float(np.exp(values[2])),
         ll_hop_us=float(values[3]),
-        ll128_hop_us=float(values[4]),
+        ll_cap=cap,
         rows=len(time_us),
         median_error=float(np.median(error)),
         p90_error=float(np.quantile(error, 0.9)),
@@ -189,8 +201,8 @@ def _free(ops: Collectives) -> tuple[str, ...]:
 
 def _least(
     basis: dict[str, _Column], time_us: _Column, start: _Column, free: NDArray[np.bool_]
-) -> _Column:
-    """Parameters of least robust log error, held to ``start`` by a weak prior."""
+) -> tuple[_Column, float]:
+    """Parameters of least robust log error, held to ``start`` by a weak prior; and that error."""
     from scipy.optimize import least_squares
 
     def values(moved: _Column) -> _Column:
@@ -204,8 +216,8 @@ def _least(
 
     found = least_squares(residual, np.zeros(int(free.sum())), loss="soft_l1", f_scale=0.1)
     out = values(found.x)
-    out[[1, 3, 4]] = np.maximum(out[[1, 3, 4]], 0.0)
-    return out
+    out[[1, 3]] = np.maximum(out[[1, 3]], 0.0)
+    return out, float(found.cost)
 
 
 def _basis(
@@ -216,24 +228,22 @@ def _basis(
 ) -> dict[str, _Column]:
     """The parts that the parameters multiply; the time is linear in all but the rate."""
     fabric = cluster.fabric.name
-    fixed = replace(shared, hop_us={fabric: 1.0}, ll_hop_us={}, ll128_hop_us=0.0)
+    fixed = replace(shared, hop_us={fabric: 1.0}, ll_hop_us={})
     rest = price(ops, cluster, fixed, allowed).parts
     ll = price(ops, cluster, replace(fixed, ll_hop_us={fabric: 1.0}), allowed).parts
-    ll128 = price(ops, cluster, replace(fixed, ll128_hop_us=1.0), allowed).parts
     return {
         "latency": rest.latency,
         "hops": rest.hops,
         "wire": rest.wire + rest.pipeline,
         "ll": ll.protocol,
-        "ll128": ll128.protocol,
     }
 
 
 def _apply(basis: dict[str, _Column], values: _Column) -> _Column:
-    overhead, hop, log_rate, ll, ll128 = values
+    overhead, hop, log_rate, ll = values
     latency = np.maximum(basis["latency"] + overhead, 0.2 * np.maximum(basis["latency"], 1.0))
     model = latency + max(hop, 0.0) * basis["hops"] + basis["wire"] / np.exp(log_rate)
-    return np.asarray(model + max(ll, 0.0) * basis["ll"] + max(ll128, 0.0) * basis["ll128"])
+    return np.asarray(model + max(ll, 0.0) * basis["ll"])
 
 
 def _warnings(ops: Collectives, ratio: _Column, scopes: dict[str, ScopeFit]) -> list[str]:

@@ -24,7 +24,7 @@ class ScopeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hop_us: a network hop beyond NCCL's constant.
         rate: reached share of the modelled bandwidth.
         ll_hop_us: see ``SharedConstants``.
-        ll128_hop_us: see ``SharedConstants``.
+        ll_cap: see ``SharedConstants``.
         rows: measurements that the fit has seen.
         median_error: median of |predicted - measured| / measured over them, parameters alone.
         p90_error: 90th percentile of the same.
@@ -34,7 +34,7 @@ class ScopeFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hop_us: float
     rate: float
     ll_hop_us: float
-    ll128_hop_us: float
+    ll_cap: float = 1.0
     rows: int = 0
     median_error: float = 0.0
     p90_error: float = 0.0

@@ -28,7 +28,7 @@ from foretrace.replay.costs.collectives.shapes import (
     SEND_RECV,
 )
 from foretrace.replay.costs.collectives.shared import DEFAULT, SharedConstants
-from foretrace.replay.costs.collectives.timing import Parts
+from foretrace.replay.costs.collectives.terms import Parts
 
 
 @dataclass(frozen=True, slots=True)

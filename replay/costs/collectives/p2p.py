@@ -2,7 +2,8 @@
 
 ::
 
-    time = base + remote + bytes / min(link, channels x rate of a channel)
+    one message      base + remote + bytes / min(link, channels x rate of a channel)
+    fused messages   see ``alltoall``: they also wait for the first chunk of one of them
 
 NCCL starts a message on few channels and doubles them while a part is longer than 16 MB (NVLink)
 or 128 KB (network), up to a limit for each peer (NVIDIA/nccl ``src/enqueue.cc`` l.866,
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from foretrace.replay.cluster import Cluster
 from foretrace.replay.costs.collectives.channels import between_nodes
@@ -27,6 +28,8 @@ _SEND_US, _REMOTE_SEND_US = 8.0, 6.0  # launch and hand-over of one message (fit
 _LINK_RAW = {"volta": 25.0, "ampere": 25.0, "hopper": 25.0, "blackwell": 50.0}  # GB/s a link
 _NET_PART, _LINK_PART = float(1 << 17), float(1 << 24)  # longest part of a message, bytes
 _LEAST_PART = float(1 << 16)
+_LL_BYTES = float(1 << 14)  # LL, which doubles the bytes, runs up to here (enqueue.cc l.859)
+_LINK_CHUNK, _NET_CHUNK = float(1 << 19), float(1 << 17)  # NCCL_P2P_NVL_ and _NET_CHUNKSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,29 +153,64 @@ def fused_p2p_cost(
     ranks = len(node)
     remote = node[:, None] != node[None, :]
     apart = sends * ~np.eye(ranks, dtype=bool)
-    busiest = int(np.bincount(node).max())
-    found = wires(cluster, busiest, bool(remote.any()), shared)
-    out_in = np.stack([_by_side(apart, remote, far) for far in (False, True)])
-    peers = ((apart > 0) | (apart.T > 0)) & ~np.eye(ranks, dtype=bool)
-    near, far = (peers & ~remote).sum(1), (peers & remote).sum(1)
-    wire = np.maximum(
-        out_in[0]
-        / (1e3 * np.minimum(found.link, np.maximum(near, 1) * _rate(found, ranks, False))),
-        out_in[1] / (1e3 * np.minimum(found.nic, np.maximum(far, 1) * _rate(found, ranks, True))),
-    )
+    found = wires(cluster, int(np.bincount(node).max()), bool(remote.any()), shared)
+    both = np.maximum(apart, apart.T)
+    sides = []
+    for far in (False, True):
+        own = remote if far else ~remote
+        peers = ((both > 0) & own).sum(1)
+        largest = (both * own).max(axis=1, initial=0.0)
+        sides.append(
+            (peers, side_time(_by_side(on_wire(apart) * own), peers, largest, ranks, found, far))
+        )
+    (near, near_us), (far_peers, far_us) = sides
+    start = start_time(near, far_peers, cluster, shared)
+    return np.where(near + far_peers > 0, start + np.maximum(near_us, far_us), 0.0)
+
+
+def start_time(
+    near: ArrayLike, far: ArrayLike, cluster: Cluster, shared: SharedConstants
+) -> _Column:
+    """What a fused kernel costs before a byte moves, µs, for counts of peers."""
+    inside, outside = np.asarray(near, dtype=np.float64), np.asarray(far, dtype=np.float64)
     each = shared.of_fabric("p2p_remote_peer_us", cluster.fabric.name, 0.0)
-    start = shared.p2p_base_us + shared.p2p_peer_us * (near + far)
-    start = start + (far > 0) * shared.p2p_remote_us + each * far
-    return np.where(near + far > 0, start + wire, 0.0)
+    start = shared.p2p_base_us + shared.p2p_peer_us * (inside + outside)
+    return np.asarray(start + (outside > 0) * shared.p2p_remote_us + each * outside)
 
 
-def _by_side(sends: _Column, remote: NDArray[np.bool_], far: bool) -> _Column:
-    part = sends * (remote if far else ~remote)
-    return np.asarray(np.maximum(part.sum(1), part.sum(0)))
+def on_wire(message: ArrayLike) -> _Column:
+    """Bytes that a message takes on the wire: the first 16 KiB go twice, as LL sends them.
+
+    Longer messages run under Simple, whose hand-shake costs about as much, so that more bytes
+    never cost less.
+    """
+    size = np.asarray(message, dtype=np.float64)
+    return size + np.minimum(size, _LL_BYTES)
 
 
-def _rate(found: Wires, ranks: int, remote: bool) -> float:
-    """What a peer's channels carry at most, 10^9 bytes/s."""
-    if remote:
-        return found.net_channels * found.net_channel
-    return max(1, min(found.link_channels, found.pool // max(ranks - 1, 1))) * found.link_channel
+def side_time(
+    moved: ArrayLike, peers: ArrayLike, largest: ArrayLike, ranks: int, found: Wires, far: bool
+) -> _Column:
+    """Time that a rank's messages to its own node, or to others, take, µs.
+
+    Args:
+        moved: bytes on the wire.
+        peers: how many there are.
+        largest: bytes of the longest message, whose first chunk nothing hides.
+        ranks: members of the group.
+        found: the links.
+        far: other nodes.
+    """
+    channels = found.net_channels
+    if not far:
+        channels = max(1, min(found.link_channels, found.pool // max(ranks - 1, 1)))
+    one = found.net_channel if far else found.link_channel
+    rate = np.minimum(
+        found.nic if far else found.link, np.maximum(np.asarray(peers), 1) * channels * one
+    )
+    chunk = np.minimum(np.asarray(largest) / channels, _NET_CHUNK if far else _LINK_CHUNK)
+    return np.asarray(np.asarray(moved) / (1e3 * rate) + chunk / (1e3 * one))
+
+
+def _by_side(sends: _Column) -> _Column:
+    return np.asarray(np.maximum(sends.sum(1), sends.sum(0)))

@@ -20,12 +20,14 @@ class SharedConstants:
         nic_efficiency: reached share of a NIC's usable rate, by fabric.
         ll_hop_us: growth of an LL tree's network hop, at 64 KB, by fabric; goes with the square
             root of bytes (the host checks a flag in every 8 bytes before it sends).
-        ll128_hop_us: the same for LL128, at a full chunk.
         tree_share: reached share of a Simple tree's bandwidth over three nodes and more.
+        ll_cap: what the library at hand takes for LL's top bandwidth, over NCCL's own figure. It
+            moves the size where LL gives way; versions and tuner plugins differ.
         p2p_base_us: a fused point-to-point kernel, once.
         p2p_peer_us: each peer of it.
         p2p_remote_us: once where any peer is on another node.
-        p2p_remote_peer_us: each peer on another node, by fabric.
+        p2p_remote_peer_us: each peer on another node, by fabric: what a message costs the thread
+            that drives the network. Known for rdma; on other fabrics as much more as LL's hops.
         p2p_link_gb_s: what one channel moves over NVLink, by GPU generation, 10^9 bytes/s.
         p2p_net_gb_s: what one channel moves over the network.
     """
@@ -33,8 +35,8 @@ class SharedConstants:
     hop_us: dict[str, float] = field(default_factory=dict)
     nic_efficiency: dict[str, float] = field(default_factory=dict)
     ll_hop_us: dict[str, float] = field(default_factory=dict)
-    ll128_hop_us: float = 0.0
     tree_share: float = 1.0
+    ll_cap: float = 1.0
     p2p_base_us: float = 9.0
     p2p_peer_us: float = 0.25
     p2p_remote_us: float = 5.0
@@ -55,9 +57,8 @@ _P2P = SharedConstants(
 DATASHEET = replace(_P2P, hop_us={"rdma": 0.0, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0})
 DEFAULT = replace(
     _P2P,
-    hop_us={"rdma": 5.6, "cxi": 0.65, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0, "tcp": 15.0},
-    ll_hop_us={"rdma": 7.2, "cxi": 23.9, "efa": 20.2},
-    ll128_hop_us=4.8,
-    tree_share=0.5,
-    p2p_remote_peer_us={"rdma": 4.5, "cxi": 10.0},
+    hop_us={"rdma": 4.6, "cxi": 0.8, "efa": 20.0, "efa-new": 20.0, "efa-old": 20.0, "tcp": 15.0},
+    ll_hop_us={"rdma": 9.2, "cxi": 23.2, "efa": 18.5},
+    tree_share=0.6,
+    p2p_remote_peer_us={"rdma": 4.5, "cxi": 11.4, "efa": 9.0},
 )

@@ -2,14 +2,13 @@
 
 For a shape (kind, ranks, nodes) and a candidate (algorithm, protocol) the time of S bytes is ::
 
-    time = base + wire S / shape(S) + root sqrt(min(S, root_cap))
-         + fill min(S / fill_parts(S), fill_cap) + ramp chunk(S)
+    time = base + wire S / shape(S) + root sqrt(S) + fill chunk(S) + ramp nvls_chunk(S)
 
 ``base`` is NCCL's latency plus the measured part of each network hop. ``wire`` is the slowest
-link's time for a byte. ``shape`` is NCCL's own bandwidth correction of LL and LL128 trees,
-interpolated so that more bytes never cost less. ``root`` is the growth of LL and LL128
-hops. ``fill`` is the first chunk of a Simple ring or tree on its way through all hops, and
-``ramp`` the same for in-switch reduction, whose chunk NCCL picks by size. Times µs.
+link's time for a byte. ``shape`` is NCCL's own bandwidth correction of trees, interpolated so
+that more bytes never cost less. ``root`` is the growth of LL hops. ``fill`` is the first chunk
+of a ring or tree on its way through all hops, ``ramp`` the same for in-switch reduction; the
+rules of chunks are in :mod:`~.chunks`, the sum in :mod:`~.terms`. Times µs.
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from foretrace.replay.costs.collectives.choice import (
     latency_us,
     network_hops,
 )
+from foretrace.replay.costs.collectives.chunks import NVLS_CHUNK
 from foretrace.replay.costs.collectives.nccl_constants import (
     CANDIDATES,
+    GENERATION_ROW,
     LL,
     LL128,
     NVLS,
@@ -38,56 +39,22 @@ from foretrace.replay.costs.collectives.nccl_constants import (
     RING,
     SIMPLE,
     TREE,
-    TREE_CORRECTION,
+    TREE_LL128_CHANNEL,
     latencies,
 )
 from foretrace.replay.costs.collectives.shapes import BROADCAST, REDUCE, Shapes
 from foretrace.replay.costs.collectives.shared import SharedConstants
+from foretrace.replay.costs.collectives.terms import Coefficients
 
 _Column = NDArray[np.float64]
 _SLICE_BYTES = 1 << 20  # a Simple ring's slice: 4 MiB buffer in 8 steps, 2 a slice
-_TREE_CHUNK_BYTES = 1 << 19  # a Simple tree's chunk: one of those steps
-_LL128_CHUNK_BYTES = 65536.0  # order of 8 lines of 120 bytes for each of 640 threads, by 8 steps
-_CHANNEL_BYTES = 32768.0  # traffic below which NCCL opens no further channel (enqueue.cc l.585)
-_NVLS_CHUNK_BYTES = 1 << 17
+_LEAST_BYTES = {LL128: 5120.0, SIMPLE: 32768.0}  # a channel's, else fewer are opened
+_LL128_WIRE = 16 / 15  # bytes on the wire for each of data
 _NVLS_OVERHEAD = 3072.0  # bytes that a chunk's synchronisation costs
 # GB/s that one channel moves inside a node: usable NVLink over the 16 channels of a group that
 # spans nodes (src/graph/search.cc and connect.cc for one NIC a GPU).
 _CHANNEL_GB_S = {"volta": 7.5, "ampere": 15.0, "hopper": 23.2, "blackwell": 45.1}
 _ONE_NODE_TREE = 0.46  # NCCL: 0.92 of the graph, half of it each way
-
-
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    """The terms of the module's formula, each of shape ``(shapes, candidates)``.
-
-    Attributes:
-        base: µs.
-        hops: part of ``base`` that network hops take beyond NCCL's constants, µs.
-        wire: µs a byte.
-        root: µs for a square root of a byte.
-        root_cap: bytes from which that no longer grows.
-        fill: µs a byte of the travelling chunk.
-        fill_parts: most parts the bytes are cut into for it.
-        fill_unit: a part is not smaller than this, bytes (0: no such bound).
-        fill_cap: largest chunk, bytes.
-        ramp: µs a byte of the in-switch chunk.
-        ramp_width: channels x GPUs that each take such a chunk.
-        ramp_cap: largest in-switch chunk, bytes.
-    """
-
-    base: _Column
-    hops: _Column
-    wire: _Column
-    root: _Column
-    root_cap: _Column
-    fill: _Column
-    fill_parts: _Column
-    fill_unit: _Column
-    fill_cap: _Column
-    ramp: _Column
-    ramp_width: _Column
-    ramp_cap: _Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,28 +152,40 @@ def _tree(
     cluster: Cluster,
     shared: SharedConstants,
 ) -> None:
-    net, half = links.net, links.gpu / 2
     outside = np.where(shapes.nodes == 2, links.node, links.node / 2)
     if protocol == SIMPLE:
         outside = np.where(shapes.nodes == 2, outside, outside * shared.tree_share)
-    rate = np.where(shapes.nodes == 1, _ONE_NODE_TREE * links.gpu, np.minimum(outside, half))
-    deep = 2 * np.log2(shapes.nodes)
-    if protocol == SIMPLE:
-        channel = min(_CHANNEL_GB_S.get(cluster.gpu.generation, 20.0), links.gpu)
-        over = np.where(shapes.nodes == 1, 0.0, deep * net.channels / links.node)
-        column["fill"][:] = (over + 2 * (shapes.per_node - 1) / channel) / 1e3
-        column["fill_parts"][:] = net.channels
-        column["fill_unit"][:] = _CHANNEL_BYTES
-        column["fill_cap"][:] = _TREE_CHUNK_BYTES
-    else:
-        own = bus_bandwidth(TREE, protocol, shapes, net, cluster) * 0.5
-        rate = np.minimum(rate, own)
-        full = net.channels * _LL128_CHUNK_BYTES
-        column["root_cap"][:] = np.inf if protocol == LL else full
-        at_64k = shared.of_fabric("ll_hop_us", cluster.fabric.name, 0.0)
-        at_full = at_64k / 256 if protocol == LL else shared.ll128_hop_us / np.sqrt(full)
-        column["root"][:] = deep * at_full
+    inside = np.where(shapes.nodes == 1, _ONE_NODE_TREE * links.gpu, links.gpu / 2)
+    rate = np.where(shapes.nodes == 1, inside, np.minimum(outside, inside))
+    if protocol != SIMPLE:
+        caps = bus_bandwidth(TREE, protocol, shapes, links.net, cluster)
+        rate = np.minimum(rate, caps * 0.5)
     column["wire"][:] = 1 / (1e3 * rate)
+    if protocol == LL:
+        hop = shared.of_fabric("ll_hop_us", cluster.fabric.name, 0.0)
+        column["root"][:] = 2 * np.log2(shapes.nodes) * hop / 256
+    else:
+        _tree_chunks(column, protocol, shapes, links, cluster.gpu.generation)
+
+
+def _tree_chunks(
+    column: dict[str, _Column], protocol: int, shapes: Shapes, links: Links, generation: str
+) -> None:
+    """The first chunk's way: up and down the chains inside nodes, and over the network."""
+    channels, per_node = links.net.channels, shapes.per_node
+    hops, depth = 2 * np.log2(shapes.nodes), np.floor(np.log2(shapes.nodes))
+    near = 2 * (per_node - 1)
+    if protocol == LL128:
+        rate = TREE_LL128_CHANNEL[GENERATION_ROW.get(generation, 1), links.net.scale]
+        over = hops * (_LL128_WIRE * channels / links.node + 1 / rate)
+        column["fill"][:], column["inner"][:] = over / 1e3, near / rate / 1e3
+        column["fill_steps"][:] = (1 + depth + 0.1 * per_node) / per_node
+    else:
+        slow = min(_CHANNEL_GB_S.get(generation, 20.0), links.gpu)
+        column["fill"][:] = (hops * channels / links.node + near / slow) / 1e3
+        column["fill_steps"][:] = np.maximum(per_node - 1 + depth, 1)
+    column["fill_parts"][:] = channels
+    column["fill_unit"][:] = _LEAST_BYTES[protocol]
 
 
 def _in_switch(
@@ -222,7 +201,7 @@ def _in_switch(
     wide = 14 / 9 * per_node / (2 * np.maximum(per_node - 1, 1))
     part = np.where(per_node > 8, wide, per_node / (per_node + 1))
     inside = links.gpu * NVLS_EFFICIENCY.get(generation, 0.85) * part
-    cap = np.full(len(per_node), float(_NVLS_CHUNK_BYTES))
+    cap = np.full(len(per_node), float(NVLS_CHUNK))
     depth, rate = np.zeros(len(per_node)), inside
     if algorithm == NVLS_TREE:
         channels, depth = 16.0, np.log2(shapes.nodes)
@@ -234,80 +213,3 @@ def _in_switch(
     column["ramp"][:] = byte * (2 + 2 * depth) * channels * per_node
     column["ramp_width"][:] = channels * per_node
     column["ramp_cap"][:] = cap
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The time of each row by cause, µs, shape ``(rows,)``; their sum is the time.
-
-    Attributes:
-        latency: NCCL's latency constants.
-        hops: network hops beyond them.
-        wire: the slowest link.
-        protocol: growth of LL and LL128 hops.
-        pipeline: the first chunk on its way.
-    """
-
-    latency: _Column
-    hops: _Column
-    wire: _Column
-    protocol: _Column
-    pipeline: _Column
-
-    def total(self) -> _Column:
-        """µs."""
-        return self.latency + self.hops + self.wire + self.protocol + self.pipeline
-
-
-def evaluate(
-    table: Coefficients, shape: NDArray[np.int64], pick: NDArray[np.int64], size: _Column
-) -> Parts:
-    """The formula for rows.
-
-    Args:
-        table: the terms.
-        shape: each row's shape.
-        pick: each row's candidate.
-        size: each row's bytes.
-    """
-    at = shape * len(CANDIDATES) + pick
-
-    def of(name: str) -> _Column:
-        return np.take(getattr(table, name).ravel(), at, mode="clip")
-
-    wire = of("wire") * size / _tree_shape(pick, size)
-    growth = of("root") * np.sqrt(np.minimum(size, of("root_cap")))
-    chunk = np.minimum(size, np.maximum(of("fill_unit"), size / of("fill_parts")))
-    fill = of("fill") * np.minimum(chunk, of("fill_cap"))
-    ramp = of("ramp") * nvls_chunk(size, of("ramp_width"), of("ramp_cap"))
-    hops = of("hops")
-    return Parts(of("base") - hops, hops, wire, growth, fill + ramp)
-
-
-def nvls_chunk(size: _Column, width: _Column, cap: _Column) -> _Column:
-    """Chunk that NCCL picks for in-switch reduction, bytes (enqueue.cc l.2182-2420).
-
-    128 KB is halved below 64 rounds of it, 64 KB below 8, 32 KB below 2.
-    """
-    chunk = cap
-    for large, rounds in ((1 << 17, 64), (1 << 16, 8), (1 << 15, 2)):
-        few = (chunk == large) & (size < rounds * width * large)
-        chunk = np.where(few, large / 2, chunk)
-    return chunk
-
-
-_IS_TREE = np.array([a == TREE and p != SIMPLE for a, p in CANDIDATES])
-_LOG_SHAPE = np.log(TREE_CORRECTION[: LL128 + 1])
-
-
-def _tree_shape(pick: NDArray[np.int64], size: _Column) -> _Column:
-    factor = np.ones(len(size))
-    rows = np.flatnonzero(_IS_TREE[pick])
-    if len(rows):
-        place = np.log2(np.maximum(size[rows], 1.0) / 64) - 0.5
-        protocol = np.array([p for _, p in CANDIDATES])[pick[rows]]
-        for code in (LL, LL128):
-            own = protocol == code
-            curve = np.interp(place[own], np.arange(_LOG_SHAPE.shape[1]), _LOG_SHAPE[code])
-            factor[rows[own]] = np.exp(curve)
-    return factor

@@ -10,6 +10,7 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -97,6 +98,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run(args: list[str], debug: bool) -> int:
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal cannot show is no failure
+        sys.stdout.reconfigure(errors="replace")
     try:
         result = build_program().main(args, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()

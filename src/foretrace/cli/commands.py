@@ -47,6 +47,14 @@ COMMANDS = {
         "foretrace.cli.extrapolate:extrapolate_command",
         "Predict a training step on a layout and cluster that nobody ran.",
     ),
+    "sweep": Entry(
+        "foretrace.cli.sweep:sweep_command",
+        "Search the layouts of a model on so many GPUs for the fastest.",
+    ),
+    "dryrun": Entry(
+        "foretrace.cli.dryrun:dryrun_command",
+        "Run a training script as single ranks of a world that does not exist.",
+    ),
     "cost": Entry(
         "foretrace.cli.cost:cost_command",
         "Price a collective on a cluster, with its terms.",

@@ -26,9 +26,17 @@ _UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 def cost_command(  # noqa: PLR0917 -- its options are the user's
     collective: Annotated[str, typer.Argument(metavar="KIND", help="Such as allreduce.")],
-    size: Annotated[str, typer.Argument(metavar="SIZE", help="Largest buffer of a rank: 1GiB.")],
+    size: Annotated[
+        str,
+        typer.Argument(
+            metavar="SIZE",
+            help="Largest buffer of a rank: 1GiB; for alltoallv a CSV of bytes from rank to rank.",
+        ),
+    ],
     cluster: _ClusterOption,
-    group: Annotated[int, typer.Option("--group", metavar="N", help="Ranks in the group.")],
+    group: Annotated[
+        int | None, typer.Option("--group", metavar="N", help="Ranks in the group.")
+    ] = None,
     nodes: Annotated[
         int | None, typer.Option(metavar="N", help="Nodes of the group; by default the fewest.")
     ] = None,
@@ -48,16 +56,26 @@ def cost_command(  # noqa: PLR0917 -- its options are the user's
     share: Annotated[
         float, typer.Option(metavar="X", help="Part of its NICs that the group has.")
     ] = 1.0,
+    distinct: Annotated[
+        float, typer.Option(metavar="X", help="alltoallv: distinct part of bytes between nodes.")
+    ] = 1.0,
     as_json: _JsonOption = False,
 ) -> None:
     """What one collective costs: the chosen algorithm, the terms, the nearest measured points."""
     from foretrace.cli.cost_view import print_cost
     from foretrace.cli.terminal import print_json, print_note
+    from foretrace.cli.traffic import cost_of_traffic, is_traffic, print_traffic
     from foretrace.replay.cluster import load_cluster
     from foretrace.replay.costs.collectives.fit import beyond_measured
     from foretrace.replay.costs.collectives.fit_file import read_fit
 
     machine = load_cluster(cluster)
+    if is_traffic(collective):
+        exchange = cost_of_traffic(size, machine, group, nodes, distinct)
+        print_json(exchange) if as_json else print_traffic(exchange, machine)
+        return
+    if group is None:
+        raise LayoutError("give --group, the number of ranks")
     own = read_fit(fit) if fit else None
     ops = _operation(collective, size, group, nodes, machine)
     if topology is not None or hosts is not None:

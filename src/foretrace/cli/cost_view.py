@@ -18,7 +18,7 @@ _TERMS = {
     "latency": "launch and the library's latency constants",
     "hops": "network hops beyond those",
     "wire": "the slowest link",
-    "protocol": "growth of LL and LL128 hops with size",
+    "protocol": "growth of LL hops with size",
     "pipeline": "the first chunk on its way",
 }
 
@@ -111,13 +111,13 @@ def print_fit(fit: MachineFit, output: Path) -> None:
             f"{scope.hop_us:.1f}",
             f"{scope.rate:.2f}",
             f"{scope.ll_hop_us:.1f}",
-            f"{scope.ll128_hop_us:.1f}",
+            f"{scope.ll_cap:.2f}",
             percent(scope.median_error),
             percent(scope.p90_error),
         )
         for name, scope in fit.scopes.items()
     ]
-    head = ("scope", "rows", "overhead µs", "hop µs", "rate", "LL hop µs", "LL128 hop µs")
+    head = ("scope", "rows", "overhead µs", "hop µs", "rate", "LL hop µs", "LL cap")
     print_table((*head, "median error", "p90"), rows)
     print_line(
         f"{output}: {len(fit.points)} measured points with their residuals; the errors are of the "

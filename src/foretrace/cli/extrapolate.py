@@ -20,7 +20,10 @@ _GIB = 2.0**30
 
 def extrapolate_command(
     workload: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Bundled model, or a .toml file.")
+        str,
+        typer.Argument(
+            metavar="MODEL|RUN.trace", help="Bundled model, a .toml file, or a recorded job."
+        ),
     ],
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="NAME", help="Bundled cluster, or a .toml file.")
@@ -50,47 +53,115 @@ def extrapolate_command(
     shard: Annotated[
         int | None, typer.Option(min=0, help="Ranks of one sharded copy (HSDP); 0 for all.")
     ] = None,
-    recompute: Annotated[str | None, typer.Option(help="none, selective or full.")] = None,
+    recompute: Annotated[
+        str | None, typer.Option(help="none, selective, operations or full.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="Operands of products: bf16, fp8.")] = None,
     efficiency: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", help="Correction of the models, fitted to your runs."),
     ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(metavar="FIT.json", help="A fit of 'foretrace calibrate'.")
+    ] = None,
+    jitter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIGMA|FILE.json",
+            help="Relative standard deviation of an execution: its cost is a line of its own.",
+        ),
+    ] = None,
+    loads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZIPF|FILE.json", help="Uneven experts: an exponent, or tokens of each."
+        ),
+    ] = None,
     perfetto: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the timeline for Perfetto.")
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="8..16384", help="Predict so many GPUs each; dp comes and goes."),
+    ] = None,
+    strong: Annotated[
+        bool, typer.Option("--strong", help="With --scale the global batch stays as it is.")
+    ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the curve of --scale.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Predict a training step: its time, what it is made of, whether it fits, how sure that is."""
+    from foretrace.cli.extrapolate_trace import is_trace_set, recorded_command
     from foretrace.cli.terminal import print_json
     from foretrace.replay.cluster import load_cluster
     from foretrace.replay.extrapolate.predict import predict
     from foretrace.replay.model import load_model
     from foretrace.replay.workload.describe import describe
 
-    model, machine = load_model(workload), load_cluster(cluster)
+    machine = load_cluster(cluster)
     given = {
         "seq": seq, "global_batch": global_batch, "micro_batch": micro_batch, "tp": tp, "cp": cp,
         "pp": pp, "dp": dp, "ep": ep, "etp": etp, "virtual": virtual, "schedule": schedule,
         "zero": zero, "shard": shard, "recompute": recompute, "precision": precision,
     }  # fmt: skip
+    if (strong or figure) and not scale:
+        raise LayoutError("--strong and --figure go with --scale")
+    if is_trace_set(workload):
+        if efficiency or fit or scale:
+            raise LayoutError("--efficiency, --fit and --scale take a model, not a recorded job")
+        recorded_command(workload, machine, given, (layout, gpus), perfetto, as_json)
+        return
+    from foretrace.replay.costs.collectives.fit_file import read_fit
+
+    model = load_model(workload)
     split = layout_of(model, layout, given, gpus)
-    fit = _efficiency(efficiency) if efficiency else None
-    result = predict(model, describe(model, split), split, machine, efficiency=fit)
+    correction = read_efficiency(efficiency) if efficiency else None
+    calibration = read_fit(fit) if fit else None
+    if scale:
+        from foretrace.cli.scaling import scaling_command
+        from foretrace.replay.extrapolate.sweep import Target
+
+        target = Target(model, machine, correction, calibration)
+        scaling_command(target, split, (scale, strong), figure, as_json)
+        return
+    result = predict(
+        model, describe(model, split), split, machine, efficiency=correction,
+        calibration=calibration, brief=perfetto is None,
+            jitter=read_jitter(jitter) if jitter else None,
+            loads=read_loads(loads, model, split.ep) if loads else None,
+    )  # fmt: skip
     if perfetto:
-        from foretrace.replay.perfetto import viewer_arrays
-        from foretrace.traces.exporters.perfetto import write_perfetto
-
-        about = {"model": model.name, "cluster": machine.name}
-        write_perfetto(perfetto, *viewer_arrays([result.timeline]), metadata=about)
+        write_timeline(perfetto, result, model, machine.name)
     if as_json:
-        print_json(prediction_json(result))
+        jittered = {"jitter_ns": round(result.jitter_ns)} if jitter else {}
+        print_json(prediction_json(result) | jittered)
     else:
-        _print(model, split, machine.name, result)
+        print_prediction(model, split, machine.name, result)
 
 
-def layout_of(model: Model, file: Path | None, given: dict[str, Any], gpus: int | None) -> Layout:
+def write_timeline(path: Path, result: Prediction, model: Model, cluster: str) -> None:
+    """Write a predicted step for Perfetto."""
+    from foretrace.replay.perfetto import viewer_arrays
+    from foretrace.traces.exporters.perfetto import write_perfetto
+
+    about = {"model": model.name, "cluster": cluster}
+    write_perfetto(path, *viewer_arrays([result.timeline]), metadata=about)
+
+
+def layout_of(
+    model: Model, file: Path | None, given: dict[str, Any], gpus: int | None,
+    base: dict[str, Any] | None = None,
+) -> Layout:  # fmt: skip
     """The layout of a file and options; ``dp`` and the batch follow where they are left out.
+
+    Args:
+        model: the model.
+        file: a layout file.
+        given: options by name, None where left out.
+        gpus: ranks asked for.
+        base: values of a recorded layout that file and options change.
 
     Raises:
         LayoutError: no layout file, numbers that contradict each other.
@@ -99,7 +170,7 @@ def layout_of(model: Model, file: Path | None, given: dict[str, Any], gpus: int 
 
     from foretrace.replay.layout import Layout, check_layout
 
-    values = _layout_file(file) if file else {}
+    values = dict(base or {}) | (read_layout_file(file) if file else {})
     values |= {key: value for key, value in given.items() if value is not None}
     values.setdefault("seq", model.seq)
     each = 1
@@ -127,7 +198,12 @@ def layout_of(model: Model, file: Path | None, given: dict[str, Any], gpus: int 
     return layout
 
 
-def _layout_file(path: Path) -> dict[str, Any]:
+def read_layout_file(path: Path) -> dict[str, Any]:
+    """Values of a layout file.
+
+    Raises:
+        LayoutError: it cannot be read.
+    """
     import tomllib
 
     try:
@@ -136,7 +212,12 @@ def _layout_file(path: Path) -> dict[str, Any]:
         raise LayoutError(f"{path}: cannot be read as a layout: {error}") from error
 
 
-def _efficiency(path: Path) -> Any:
+def read_efficiency(path: Path) -> Any:
+    """An efficiency file.
+
+    Raises:
+        LayoutError: it cannot be read.
+    """
     import msgspec
 
     from foretrace.replay.extrapolate.times import Efficiency
@@ -145,6 +226,52 @@ def _efficiency(path: Path) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=Efficiency)
     except (OSError, msgspec.DecodeError) as error:
         raise LayoutError(f"{path}: cannot be read as an efficiency file: {error}") from error
+
+
+def read_jitter(text: str) -> Any:
+    """Jitter from one number for all computations, or from a file.
+
+    Raises:
+        LayoutError: neither.
+    """
+    import msgspec
+
+    from foretrace.replay.extrapolate.jitter import Jitter
+
+    try:
+        sigma = float(text)
+        return Jitter(matrix=sigma, attention=sigma, memory=sigma, source="given")
+    except ValueError:
+        pass
+    try:
+        return msgspec.json.decode(Path(text).read_bytes(), type=Jitter)
+    except (OSError, msgspec.DecodeError) as error:
+        raise LayoutError(f"--jitter {text}: neither a number nor a file of it: {error}") from error
+
+
+def read_loads(text: str, model: Model, ep: int) -> Any:
+    """Loads of expert-parallel ranks from a Zipf exponent, or from a file of counts.
+
+    Raises:
+        LayoutError: neither, or the model has no experts.
+    """
+    import msgspec
+
+    from foretrace.replay.workload.loads import rank_loads, zipf_counts
+
+    if not model.experts:
+        raise LayoutError(f"--loads {text}: {model.name} has no experts")
+    try:
+        return rank_loads(zipf_counts(model.experts, float(text)), ep)
+    except ValueError:
+        pass
+    try:
+        counts = msgspec.json.decode(Path(text).read_bytes(), type=list[float])
+    except (OSError, msgspec.DecodeError) as error:
+        raise LayoutError(f"--loads {text}: neither a number nor a list: {error}") from error
+    if len(counts) != model.experts:
+        raise LayoutError(f"--loads {text}: {len(counts)} counts for {model.experts} experts")
+    return rank_loads(counts, ep)
 
 
 def prediction_json(result: Prediction) -> dict[str, Any]:
@@ -164,7 +291,8 @@ def prediction_json(result: Prediction) -> dict[str, Any]:
     }
 
 
-def _print(model: Model, layout: Layout, cluster: str, result: Prediction) -> None:
+def print_prediction(model: Model, layout: Layout, cluster: str, result: Prediction) -> None:
+    """Print a prediction for people."""
     from foretrace.cli.terminal import duration, print_line, print_table
 
     split = " · ".join(
@@ -178,6 +306,9 @@ def _print(model: Model, layout: Layout, cluster: str, result: Prediction) -> No
     )
     low, high = duration(result.low_ns), duration(result.high_ns)
     print_line(f"step {duration(result.step_ns)} (nine of ten between {low} and {high})")
+    if result.jitter_ns:
+        share = result.jitter_ns / result.step_ns
+        print_line(f"jitter adds {duration(result.jitter_ns)} ({share:.1%}) to the mean step")
     print_line(
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {result.mfu:.1%}, "
         f"bubble {result.bubble:.1%}"

@@ -136,7 +136,7 @@ def _planned(
     print_line(
         f"{word}: stage {answer.stage} peaks at {answer.peak_bytes / GIB:.1f} GiB of "
         f"{answer.limit_bytes / GIB:.1f} GiB ({gpu} less {RESERVE_BYTES / GIB:.0f} GiB for CUDA "
-        f"and NCCL; {MARGIN:.0%} margin asked for)"
+        f"and NCCL; {MARGIN:.1%} margin asked for)"
     )
     rows = [
         [str(stage), f"{memory.peak[stage] / GIB:.2f}"]

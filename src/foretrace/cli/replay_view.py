@@ -10,8 +10,13 @@ from foretrace.cli.terminal import duration, number_list, percent, print_line, p
 OVERLAP = 1.01
 """Steps that add up to more than this many times what they take together overlap."""
 
+MEASURED = "measured"
+"""Times that somebody recorded, unlike those that an import laid out."""
+
 MOST_RANKS = 16  # rows of the table of ranks
 COPIED_WARNING = 0.5  # share of the critical path above which an error says little
+SKEW_WORTH_A_LINE = 0.01  # share of the critical path from which it is named as an input
+NO_ANCHORS = "the ranks share one, or no collectives that end together connect them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,7 @@ class StepRow:
 
     Attributes:
         step: step number.
-        measured_ns: measured length.
+        measured_ns: measured length; the laid-out one where ``ReplayView.times`` is "laid out".
         replayed_ns: replayed length.
         error: (replayed - measured) / measured.
         null_error: the same for a replay without any rendezvous and with all waits frozen.
@@ -79,6 +84,26 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
+class InterferenceRow:
+    """Whether work that overlaps slows each other down in the scenarios.
+
+    Attributes:
+        used: it does.
+        reason: why, or why not.
+        steps_ns: length of each step as recorded under it; what the scenarios' changes are
+            against. Empty where it is not used.
+        step_error: mean error of held-out steps without it and with it; null where none were.
+        kernel_error: median error of held-out kernels beside communication, as above.
+    """
+
+    used: bool
+    reason: str
+    steps_ns: list[int]
+    step_error: list[float] | None
+    kernel_error: list[float] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScenarioRow:
     """One what-if.
 
@@ -116,8 +141,14 @@ class ReplayView:
         alignment: clocks.
         start_error_ns: median distance of all device tasks' replayed starts from the measured.
         span_ns: measured time from the first step's begin to the last one's end.
+        times: "measured", or "laid out" where nobody recorded when tasks began (most Chakra
+            graphs): the import worked starts out, and all ``measured_`` fields hold those.
         per_rank: one row per rank.
+        interference: whether scenarios were replayed with it, and why.
         scenarios: one row per what-if.
+        stood_in: communication operations of groups of which some ranks were not recorded.
+        absent_wait_ns: what unmatched operations took beyond the shortest run of each in
+            several steps: waiting for ranks that were not recorded.
     """
 
     trace: str
@@ -130,8 +161,12 @@ class ReplayView:
     alignment: AlignmentRow
     start_error_ns: int
     span_ns: int
+    times: str
     per_rank: list[RankRow]
+    interference: InterferenceRow
     scenarios: list[ScenarioRow]
+    stood_in: int = 0
+    absent_wait_ns: int = 0
 
 
 def print_view(view: ReplayView) -> None:
@@ -145,9 +180,14 @@ def print_view(view: ReplayView) -> None:
             f"not recorded: {_count(view.missing_ranks, 'rank')} "
             f"({number_list(view.missing_ranks)}); waiting for them stays inside durations"
         )
+    if view.times != MEASURED:
+        print_line(
+            "times laid out: nobody recorded when tasks began; the import worked it out from "
+            "durations and dependencies"
+        )
     print_line(_clock_line(view))
     print_line()
-    _print_steps(view.steps)
+    _print_steps(view.steps, view.times)
     print_line()
     _print_path(view.steps)
     whole = sum(row.measured_ns for row in view.steps)
@@ -158,9 +198,13 @@ def print_view(view: ReplayView) -> None:
         )
     print_line(_device_line(view))
     print_line(_stall_line(view.per_rank))
+    print_line(interference_line(view.interference))
+    if view.interference.used:
+        steps = ", ".join(duration(ns) for ns in view.interference.steps_ns[:MOST_RANKS])
+        print_line(f"with it the steps take {steps}; the what-ifs' changes are against those")
     if len(view.ranks) > 1:
         print_line()
-        _print_ranks(view.per_rank)
+        _print_ranks(view.per_rank, view.times)
     if view.scenarios:
         print_line()
         _print_scenarios(view.scenarios)
@@ -170,20 +214,27 @@ def _count(items: Sequence[object], word: str) -> str:
     return f"{len(items)} {word}{'' if len(items) == 1 else 's'}"
 
 
+def interference_line(row: InterferenceRow) -> str:
+    """Which replay was used and why, in one line."""
+    if not row.used:
+        return f"interference of overlapping work: not used ({row.reason})"
+    return f"interference of overlapping work: used ({row.reason})"
+
+
 def _clock_line(view: ReplayView) -> str:
     if len(view.ranks) < 2:
         return "clocks: one rank, nothing to align"
     if view.alignment.residual_ns < 0:
-        return "clocks: not aligned, no collective has a counterpart on another rank"
+        return "clocks: kept as recorded; " + NO_ANCHORS
     return (
         f"clocks: aligned on the ends of {view.alignment.anchors:,} collectives, "
         f"which agree within {duration(view.alignment.residual_ns)} (median)"
     )
 
 
-def _print_steps(steps: Sequence[StepRow]) -> None:
+def _print_steps(steps: Sequence[StepRow], times: str) -> None:
     print_table(
-        ("step", "measured", "replayed", "error", "null replay", "unexplained late", "early"),
+        ("step", times, "replayed", "error", "null replay", "unexplained late", "early"),
         [
             (
                 str(row.step) if row.step >= 0 else "all",
@@ -214,12 +265,22 @@ def _print_path(steps: Sequence[StepRow]) -> None:
     if copied > COPIED_WARNING:
         line += "; a small error proves little here"
     print_line(line)
+    if split.get("skew", 0) / whole > SKEW_WORTH_A_LINE:
+        share = percent(split["skew"] / whole)
+        print_line(f"when ranks enter the recording (skew) is also an input: {share} of it")
 
 
 def _device_line(view: ReplayView) -> str:
     text = f"device tasks start {duration(view.start_error_ns)} off (median)"
     if view.unmatched:
-        text += f"; {view.unmatched:,} communication operations have no counterpart"
+        text += (
+            f"; {view.unmatched:,} communication operations have no counterpart: "
+            "waits on ranks that were not recorded are inputs"
+        )
+        if view.absent_wait_ns:
+            text += f" ({duration(view.absent_wait_ns)} beyond the shortest run of each)"
+    if view.stood_in:
+        text += f"; in {view.stood_in:,} operations recorded ranks stand in for the group's others"
     return text
 
 
@@ -233,11 +294,11 @@ def _stall_line(ranks: Sequence[RankRow]) -> str:
     )
 
 
-def _print_ranks(ranks: Sequence[RankRow]) -> None:
+def _print_ranks(ranks: Sequence[RankRow], times: str) -> None:
     """The ranks that fit worst come first where there are too many for a screen."""
     shown = sorted(ranks, key=lambda row: -row.start_error_ns)[:MOST_RANKS]
     print_table(
-        ("rank", "starts off by", "95%", "waits measured", "replayed", "host stall"),
+        ("rank", "starts off by", "95%", f"waits {times}", "replayed", "host stall"),
         [
             (
                 str(row.rank),

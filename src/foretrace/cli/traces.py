@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretrace.cli.terminal import print_json, print_line, print_note, print_table
+
+_NUMBER = re.compile(r"\d+")
 
 if TYPE_CHECKING:
     from foretrace.traces.importers.report import FileReport, ImportReport
@@ -115,12 +118,16 @@ def _show(report: ImportReport) -> None:
 
 
 def _losses(files: list[FileReport]) -> Iterator[str]:
-    """One line per reason over all files."""
+    """One line per reason over all files; ``rank0.json`` and ``rank1.json`` in it are the same."""
     by_reason: dict[str, list[tuple[int, int, str]]] = {}
+    forms: dict[str, set[str]] = {}
     for file in files:
         for loss in file.dropped:
-            by_reason.setdefault(loss.reason, []).append((file.rank, loss.count, loss.example))
-    for reason, losses in by_reason.items():
+            form = _NUMBER.sub("*", loss.reason)
+            forms.setdefault(form, set()).add(loss.reason)
+            by_reason.setdefault(form, []).append((file.rank, loss.count, loss.example))
+    for form, losses in by_reason.items():
+        reason = form if len(forms[form]) > 1 else next(iter(forms[form]))
         ranks = f"{len(losses)} ranks" if len(losses) > 1 else f"rank {losses[0][0]}"
         example = next((e for _, _, e in losses if e), "")
         shown = f", e.g. {example}" if example else ""
@@ -128,7 +135,10 @@ def _losses(files: list[FileReport]) -> Iterator[str]:
 
 
 def _short(name: str, most: int = 60) -> str:
-    return name if len(name) <= most else "..." + name[3 - most :]
+    """The end of a name; of several sources of one rank, the end of each."""
+    parts = name.split(" + ")
+    each = max(most // len(parts) - 2 * (len(parts) > 1), 12)
+    return " + ".join(p if len(p) <= each else "..." + p[3 - each :] for p in parts)
 
 
 @contextmanager

@@ -6,87 +6,18 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from foretrace.cli.whatif_view import PathRow, SensitivityRow, WhatIfRow
     from foretrace.replay.graph import Timeline
     from foretrace.replay.scenario import Scenario
     from foretrace.replay.whatif import Outcome
 
-MOST_CLASSES = 20  # rows of the table of classes; --json has them all
-
 _SLUG = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfRow:
-    """The job under one scenario.
-
-    Attributes:
-        name: name of the scenario.
-        step_ns: mean time of a step; where steps overlap their common time counts once.
-        steps_ns: length of each step.
-        change: against the replay without a scenario; negative is faster.
-        bound_by: kind of work that most of the critical path is.
-        bound_share: its share of the critical path.
-        bound_rank: rank that most of the critical path runs through.
-        bound_rank_share: its share.
-        tasks: tasks whose durations it means; all of the job where dependencies change.
-        timeline: file that the timeline was written to.
-    """
-
-    name: str
-    step_ns: int
-    steps_ns: list[int]
-    change: float
-    bound_by: str
-    bound_share: float
-    bound_rank: int
-    bound_rank_share: float
-    tasks: int
-    timeline: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SensitivityRow:
-    """What the job's time hangs on, as recorded.
-
-    Attributes:
-        name: class of tasks.
-        grows_ns: derivative of the mean step with respect to the class's relative growth.
-        saves_ns: the same for shrinking; less where other chains are equally long.
-        share: ``grows_ns`` of the step: 1% more of the class is ``share`` percent more step.
-    """
-
-    name: str
-    grows_ns: int
-    saves_ns: int
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfView:
-    """Everything ``foretrace whatif`` says.
-
-    Attributes:
-        trace: where the trace set lies.
-        ranks: ranks that were replayed.
-        measured_ns: measured time of a step, as ``step_ns`` of a scenario.
-        replayed: the job as it is.
-        scenarios: one row per scenario, in the order of the file.
-        sensitivity: derivatives as recorded, largest first, where asked for.
-    """
-
-    trace: str
-    ranks: list[int]
-    measured_ns: int
-    replayed: WhatIfRow
-    scenarios: list[WhatIfRow]
-    sensitivity: list[SensitivityRow]
 
 
 def whatif_command(
@@ -107,6 +38,23 @@ def whatif_command(
             help="One more scenario, such as 'comm=x0.5'; may be repeated.",
         ),
     ] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--transform",
+            metavar="'NAME: FIELD = VALUE, ...'",
+            help="One more scenario, such as 'network: bandwidth = 2.0'; may be repeated.",
+        ),
+    ] = None,
+    path_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--critical-path",
+            metavar="BY",
+            help="Also the critical path by kind, rank, layer or collective; may be repeated.",
+        ),
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -122,15 +70,26 @@ def whatif_command(
     ranks: Annotated[
         str | None, typer.Option(metavar="RANKS", help="Only these ranks, such as 0-3,7.")
     ] = None,
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|on|off",
+            help="Overlap slows work down; auto: where that fits unseen steps better.",
+        ),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Replay a trace set under the scenarios of a file."""
+    from foretrace.cli.replay import chosen_ranks, interference_mode, interference_row
     from foretrace.cli.terminal import print_json, print_note
+    from foretrace.cli.whatif_view import WhatIfView, print_whatif
 
-    asked = _scenarios(scenarios or (), what_if or (), by)  # before anything is read
+    asked = _scenarios(scenarios or (), what_if or (), transform or ())
+    _check_ways([*(path_by or ()), *filter(None, [by])], asked)  # before anything is read
+    mode = interference_mode(interference)
 
-    from foretrace.cli.replay import chosen_ranks
     from foretrace.replay.build import build_graph
+    from foretrace.replay.costs.interference_choice import choose
     from foretrace.replay.engine import replay
     from foretrace.replay.timeline import measured, step_time, step_windows
     from foretrace.replay.whatif import outcomes
@@ -141,63 +100,41 @@ def whatif_command(
         print_note(problem)
     chosen = chosen_ranks(trace_set, ranks)
     graph = build_graph(trace_set, chosen)
-    base = replay(graph)
+    choice = choose(trace_set, graph, mode)
+    base = choice.job.replay() if choice.job else replay(graph)
     step = step_time(step_windows(base))
     rows = []
     files = _Files(perfetto_dir, base)
-    for outcome in _with_progress(outcomes(graph, asked), len(asked)):
+    for outcome in _with_progress(outcomes(graph, asked, choice.job), len(asked)):
         path = files.write(outcome.scenario.name, outcome.timeline)
         rows.append(_row(outcome.scenario.name, outcome.timeline, step, outcome.tasks, path))
     view = WhatIfView(
         trace,
         chosen,
         round(step_time(step_windows(measured(graph)))),
+        interference_row(choice),
         _row("(as recorded)", base, step),
         rows,
         _sensitivity(base, by) if by else [],
+        {way: _path(base, way) for way in path_by or ()},
     )
     print_json(view) if as_json else print_whatif(view)
     if perfetto_dir is not None and not as_json:
         print_note(f"{len(rows)} timelines written to {perfetto_dir}")
 
 
-def print_whatif(view: WhatIfView) -> None:
-    """Write it for people."""
-    from foretrace.cli.terminal import duration, number_list, percent, print_line, print_table
+def _path(base: Timeline, by: str) -> list[PathRow]:
+    from foretrace.cli.whatif_view import PathRow
+    from foretrace.replay.pathtable import path_table
 
-    rank_word = "rank" if len(view.ranks) == 1 else "ranks"
-    print_line(
-        f"{view.trace}: {len(view.ranks)} {rank_word} ({number_list(view.ranks)}), "
-        f"a step measured as {duration(view.measured_ns)}"
-    )
-    rows = [view.replayed, *view.scenarios]
-    print_table(
-        ("scenario", "step", "change", "bound by", "most on"),
-        [
-            (
-                row.name,
-                duration(row.step_ns),
-                percent(row.change, signed=True) if row is not view.replayed else "",
-                f"{row.bound_by} {row.bound_share:.0%}",
-                f"rank {row.bound_rank} {row.bound_rank_share:.0%}" if row.bound_rank >= 0 else "",
-            )
-            for row in rows
-        ],
-    )
-    if view.sensitivity:
-        print_line(
-            "What the step hangs on: 1% more of it adds 1% of this; 1% less saves 1% of that"
-        )
-        print_table(
-            ("class", "adds", "saves", "of the step"),
-            [
-                (row.name, duration(row.grows_ns), duration(row.saves_ns), percent(row.share))
-                for row in view.sensitivity[:MOST_CLASSES]
-            ],
-        )
+    return [
+        PathRow(row.name, row.path_ns, row.share, row.slack_ns if row.slack_ns >= 0 else None)
+        for row in path_table(base, by)
+    ]
 
 
 def _sensitivity(base: Timeline, by: str) -> list[SensitivityRow]:
+    from foretrace.cli.whatif_view import SensitivityRow
     from foretrace.replay.sensitivity import sensitivity
 
     found, steps = sensitivity(base, by), max(len(set(base.graph.steps.step.tolist())), 1)
@@ -209,25 +146,39 @@ def _sensitivity(base: Timeline, by: str) -> list[SensitivityRow]:
     ]
 
 
-def _scenarios(files: Sequence[Path], texts: Sequence[str], by: str | None) -> list[Scenario]:
+def _scenarios(
+    files: Sequence[Path], texts: Sequence[str], transforms: Sequence[str]
+) -> list[Scenario]:
     from foretrace.replay.scenario import parse
-    from foretrace.replay.scenariofile import read_scenarios
-    from foretrace.replay.taskclasses import check_way
-    from foretrace.traces.errors import ScenarioError
+    from foretrace.replay.scenariofile import parse_transform, read_scenarios
 
     found = [scenario for path in files for scenario in read_scenarios(path)]
     found += [parse(text) for text in texts]
-    if by is not None:
-        check_way(by)
-    elif not found:
-        raise ScenarioError("nothing to ask: give a file of scenarios with -s, or one with -w")
-    return found
+    return found + [parse_transform(text) for text in transforms]
+
+
+def _check_ways(ways: Sequence[str], asked: Sequence[Scenario]) -> None:
+    """Refuse what cannot be answered before anything is read.
+
+    Raises:
+        ScenarioError: no such way to sort tasks, or nothing is asked.
+    """
+    from foretrace.replay.taskclasses import check_way
+    from foretrace.traces.errors import ScenarioError
+
+    for way in ways:
+        check_way(way)
+    if not ways and not asked:
+        raise ScenarioError(
+            "nothing to ask: give a file of scenarios with -s, or one with -w or -t"
+        )
 
 
 def _row(
     name: str, timeline: Timeline, replayed_ns: float, tasks: int = 0, path: Path | None = None
 ) -> WhatIfRow:
     """One row; ``replayed_ns`` is the step without a scenario."""
+    from foretrace.cli.whatif_view import WhatIfRow
     from foretrace.replay.boundedby import bounded_by
     from foretrace.replay.timeline import step_time, step_windows
 

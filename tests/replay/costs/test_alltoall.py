@@ -41,10 +41,23 @@ def test_the_equal_case_is_a_matrix_of_equal_entries(ranks: int, nodes: int, siz
 def test_two_nodes_by_hand() -> None:
     # 16 H100: each rank sends 8 of 16 parts over its NIC of 48 GB/s; 7 peers inside, 8 outside.
     size = 1 << 30
+    # The first 16 KiB of each message go twice; the first 128 KiB on one channel pass before the
+    # rest follows.
     start = 9 + 0.25 * 15 + 5 + 4.5 * 8
+    wire = (size / 16 + 16384) * 8 / 48e3
     assert all_to_all_costs(np.array([size]), 16, 2, H100)[0] == pytest.approx(
-        start + size * 8 / 16 / 48e3
+        start + wire + 131072 / 7.3e3
     )
+
+
+def test_small_messages_go_twice_over_the_wire() -> None:
+    small, large = (all_to_all_costs(np.array([s]), 2, 2, H100)[0] for s in (2e4, 2e6))
+    found = wires(H100, 1, True, DEFAULT)
+    rate = min(found.nic, found.net_channels * found.net_channel) * 1e3
+    each = 1e4
+    first = each / found.net_channels / (found.net_channel * 1e3)
+    assert small == pytest.approx(9 + 0.25 + 5 + 4.5 + 2 * each / rate + first)
+    assert large - small < 1e6 / rate + 131072 / (found.net_channel * 1e3)
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,13 +75,14 @@ def test_the_busiest_port_decides(seed: int, group: tuple[int, int]) -> None:
 def _slow_rank(rank: int, sends: np.ndarray, node: np.ndarray, ranks: int, nodes: int) -> float:
     found = wires(H100, ranks // nodes, nodes > 1, DEFAULT)
     byte = {False: [0.0, 0.0], True: [0.0, 0.0]}
-    peers = {False: 0, True: 0}
+    peers, longest = {False: 0, True: 0}, {False: 0.0, True: 0.0}
     for other in range(ranks):
         if other == rank:
             continue
         far = bool(node[other] != node[rank])
-        byte[far][0] += sends[rank, other]
-        byte[far][1] += sends[other, rank]
+        for way, message in enumerate((sends[rank, other], sends[other, rank])):
+            byte[far][way] += message + min(message, 16384.0)
+            longest[far] = max(longest[far], message)
         peers[far] += bool(sends[rank, other] or sends[other, rank])
     if not sum(peers.values()):
         return 0.0
@@ -76,7 +90,11 @@ def _slow_rank(rank: int, sends: np.ndarray, node: np.ndarray, ranks: int, nodes
     near = min(found.link, max(peers[False], 1) * near_channels * found.link_channel)
     far = min(found.nic, max(peers[True], 1) * found.net_channels * found.net_channel)
     start = 9 + 0.25 * sum(peers.values()) + (5 + 4.5 * peers[True] if peers[True] else 0)
-    return start + max(max(byte[False]) / (1e3 * near), max(byte[True]) / (1e3 * far))
+    near_first = min(longest[False] / near_channels, 2.0**19) / (1e3 * found.link_channel)
+    far_first = min(longest[True] / found.net_channels, 2.0**17) / (1e3 * found.net_channel)
+    inside = max(byte[False]) / (1e3 * near) + near_first
+    outside = max(byte[True]) / (1e3 * far) + far_first
+    return start + max(inside, outside)
 
 
 def test_one_hot_expert_is_slower_than_the_mean_says() -> None:
@@ -97,7 +115,8 @@ def test_hierarchical_wins_with_many_small_messages_and_loses_with_few_large() -
 
 
 def test_hierarchical_keeps_every_byte() -> None:
-    # Without start-up costs the time of each step is its bytes over its wire.
+    # The time of each step is its start, its bytes over its wire and the first chunk's way: all
+    # messages are far above the 16 KiB that go twice and the chunks of 128 and 512 KiB.
     node = np.arange(4) // 2
     sends = np.arange(16, dtype=float).reshape(4, 4) * 1e8
     np.fill_diagonal(sends, 0)
@@ -107,7 +126,8 @@ def test_hierarchical_keeps_every_byte() -> None:
     into = out[[2, 3, 0, 1]]
     far = wires(H100, 2, True, DEFAULT)
     rate = min(far.nic, far.net_channels * far.net_channel)
-    across = 9 + 0.25 + 5 + 4.5 + np.maximum(out, into).max() / (1e3 * rate)
+    across = 9 + 0.25 + 5 + 4.5 + (np.maximum(out, into).max() + 16384) / (1e3 * rate)
+    across += 131072 / (1e3 * far.net_channel)
 
     # Then rail 0 of a node hands on what it got for rail 1, and the other way round.
     def handed(rail: int, rank: int) -> float:
@@ -115,7 +135,7 @@ def test_hierarchical_keeps_every_byte() -> None:
 
     pairs = [max(handed(0, 1), handed(1, 0)), max(handed(0, 3), handed(1, 2))]
     link = min(far.link, max(1, far.pool // 3) * far.link_channel)
-    inside = 9 + 0.25 + max(pairs) / (1e3 * link)
+    inside = 9 + 0.25 + (max(pairs) + 16384) / (1e3 * link) + 524288 / (1e3 * far.link_channel)
     assert made == pytest.approx(across + inside)
 
 

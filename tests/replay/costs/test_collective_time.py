@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from foretrace.replay.cluster import Cluster, load_cluster
 from foretrace.replay.costs.collectives.choice import predict
 from foretrace.replay.costs.collectives.cost import Collectives, collective_costs
-from foretrace.replay.costs.collectives.nccl_constants import CANDIDATES, LL, NVLS, RING, SIMPLE
+from foretrace.replay.costs.collectives.nccl_constants import (
+    CANDIDATES,
+    LL,
+    LL128,
+    NVLS,
+    RING,
+    SIMPLE,
+    TREE,
+)
 from foretrace.replay.costs.collectives.price import switches
 from foretrace.replay.costs.collectives.shapes import Shapes
 from foretrace.replay.costs.collectives.shared import DATASHEET
@@ -43,12 +51,37 @@ def test_ring_simple_on_one_node_by_hand() -> None:
 
 def test_ring_ll_over_nodes_by_hand() -> None:
     # 2 nodes of 8 A100 (AMD hosts): all-gather has 15 steps, one of them over the network.
-    # A step inside takes max(0.6, 2.0 us of proxy); LL carries 22.5 GB/s; the hop adds 5.6 us.
+    # A step inside takes max(0.6, 2.0 us of proxy); LL carries 22.5 GB/s; the hop adds 4.6 us.
     size = 65536
     made = collective_costs(Collectives.of(1, size, 16, 2), load_cluster("a100-8x200g"))
     assert (made.algorithm, made.protocol) == (["Ring"], ["LL"])
-    by_hand = 6.6 + 14 * 2.0 + 2.7 + 5.6 + size * 15 / 16 / 22.5e3
+    by_hand = 6.6 + 14 * 2.0 + 2.7 + 4.6 + size * 15 / 16 / 22.5e3
     assert made.time_us[0] == pytest.approx(by_hand)
+
+
+def test_tree_ll128_over_nodes_by_hand() -> None:
+    # 2 nodes of 8 A100, 1 MiB: 16 channels of 64 KiB. Latency 14 + 2 (7 x 1.25 + 8.5); NCCL's cap
+    # of 0.92 x 240 x 120/128 GB/s, halved, times its correction of 0.6. The first chunk has 18000
+    # bytes: two network hops at 16/15 of its bytes on 12 GB/s and once more on the channel's 20,
+    # and fourteen hops inside nodes at 20.
+    tree = only(CANDIDATES.index((TREE, LL128)))
+    ops = Collectives.of(0, 1 << 20, 16, 2)
+    made = collective_costs(ops, load_cluster("a100-8x200g"), DATASHEET, allowed=tree)
+    assert made.parts.latency[0] == pytest.approx(48.5)
+    assert made.parts.wire[0] == pytest.approx((1 << 20) / (0.92 * 240 * 120 / 128 / 2 * 0.6e3))
+    chunk = 18000 * (2 * (16 / 15 / 12 + 1 / 20) + 14 / 20) / 1e3
+    assert made.parts.pipeline[0] == pytest.approx(chunk)
+
+
+def test_tree_simple_over_nodes_by_hand() -> None:
+    # 4 nodes of 4 GH200, 4 MiB: 8 channels of 12 GB/s; the tree is 3 + 2 deep, so the chunk has
+    # 64 KiB. Four network hops and six hops inside nodes at 23.2 GB/s; half of 96 GB/s, times
+    # NCCL's correction between 0.6 and 0.7 on the way from 2 to 4 MiB.
+    tree = only(CANDIDATES.index((TREE, SIMPLE)))
+    ops = Collectives.of(0, 4 << 20, 16, 4)
+    made = collective_costs(ops, load_cluster("cscs-alps"), DATASHEET, allowed=tree)
+    assert made.parts.wire[0] == pytest.approx((4 << 20) / (48e3 * np.sqrt(0.6 * 0.7)))
+    assert made.parts.pipeline[0] == pytest.approx(65536 * (4 / 12 + 6 / 23.2) / 1e3)
 
 
 def test_datasheet_constants_have_no_fitted_part() -> None:
@@ -90,7 +123,7 @@ def test_the_pick_is_the_least_prediction() -> None:
 
 
 def _slow_choice(latency: np.ndarray, rate: np.ndarray, size: float, ranks: int, nodes: int) -> int:
-    from foretrace.replay.costs.collectives.nccl_constants import TREE, TREE_CORRECTION
+    from foretrace.replay.costs.collectives.nccl_constants import TREE_CORRECTION
 
     best, found = float("inf"), -1
     channels = 24 if nodes == 1 else 16
@@ -180,6 +213,18 @@ def test_drops_happen_only_where_the_choice_switches() -> None:
     assert set(drops) <= listed
     assert len(listed) >= 3
     assert CANDIDATES[switches(0, 64, 8, cluster)[0][1]][1] == LL
+
+
+def test_a_send_drops_where_its_channels_double() -> None:
+    # 8 H100 on one node: 4 channels a peer, parts of at most 16 MB: 8 channels above 64 MiB.
+    cluster = load_cluster("h100-8x400g")
+    listed = {first: factor for first, _, _, factor in switches(6, 8, 1, cluster)}
+    sizes = np.unique(np.round(2.0 ** np.arange(3, 36, 1 / 64)))
+    times = collective_costs(Collectives.of(6, sizes, 8, 1), cluster).time_us
+    assert set(sizes[1:][np.diff(times) < -1e-9 * times[1:]]) == set(listed)
+    doubled = min(first for first in listed if first > 64 << 20)
+    assert doubled < 1.02 * (64 << 20)
+    assert listed[doubled] == pytest.approx(0.5, abs=0.02)
 
 
 def test_in_switch_reduction_over_a_rack_keeps_the_bus_bandwidth_of_eight() -> None:

@@ -20,11 +20,13 @@ H100 = load_cluster("h100-8x400g")
 SIZES = 2.0 ** np.arange(8, 33, 1.0)
 
 
-def measured(nodes: tuple[int, ...], overhead: float = 4.0, rate: float = 0.8) -> tuple:
+def measured(
+    nodes: tuple[int, ...], overhead: float = 4.0, rate: float = 0.8, cap: float = 1.0
+) -> tuple:
     """All-reduces of a machine whose parameters are known."""
     grid = [(s, n) for n in nodes for s in SIZES]
     ops = Collectives.of(0, [s for s, _ in grid], [8 * n for _, n in grid], [n for _, n in grid])
-    shared = replace(DEFAULT, hop_us={"rdma": 11.0}, ll_hop_us={"rdma": 15.0}, ll128_hop_us=9.0)
+    shared = replace(DEFAULT, hop_us={"rdma": 11.0}, ll_hop_us={"rdma": 15.0}, ll_cap=cap)
     parts = collective_costs(ops, H100, shared).parts
     time = parts.latency + overhead + parts.hops + parts.protocol
     return ops, time + (parts.wire + parts.pipeline) / rate
@@ -37,7 +39,7 @@ def test_known_parameters_are_found() -> None:
     assert scope.hop_us == pytest.approx(11.0, abs=0.7)
     assert scope.rate == pytest.approx(0.8, rel=0.02)
     assert scope.ll_hop_us == pytest.approx(15.0, rel=0.1)
-    assert scope.ll128_hop_us == pytest.approx(9.0, rel=0.1)
+    assert scope.ll_cap == 1.0
     assert scope.median_error < 0.01
 
 
@@ -79,12 +81,23 @@ def test_a_fabric_unlike_the_model_is_named() -> None:
     assert any("several nodes, 64 KB-1 MB" in w and "unlike" in w for w in warnings)
 
 
-def test_the_choice_is_never_changed_by_a_fit() -> None:
+def test_slower_times_do_not_change_the_choice() -> None:
     ops, time = measured((2, 4))
     fit = fit_machine(ops, time * 3, H100)
     plain, fitted = collective_costs(ops, H100), fitted_costs(ops, H100, fit)
     assert np.array_equal(plain.pick, fitted.pick)
     assert fitted.parts.total() == pytest.approx(fitted.time_us)
+
+
+def test_a_library_that_leaves_ll_earlier_is_found() -> None:
+    """Its measurements show where LL gives way; the fit then chooses as it does at any scale."""
+    ops, time = measured((2, 4), cap=0.5)
+    fit = fit_machine(ops, time, H100)
+    assert fit.scopes["several nodes"].ll_cap < 0.8
+    many, _ = measured((8,), cap=0.5)
+    truth = collective_costs(many, H100, replace(DEFAULT, ll_cap=0.5)).pick
+    wrong = (collective_costs(many, H100).pick != truth).sum()
+    assert (fitted_costs(many, H100, fit).pick != truth).sum() < wrong
 
 
 def test_file_round_trip(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MIXTURE = Model(
 )  # fmt: skip
 
 
-def timed(model: Model, layout: Layout) -> Timed:
+def timed(model: Model, layout: Layout, launch_ns: float = 0.0) -> Timed:
     """Durations of 1 us and up, by the bytes and FLOPs of an imaginary device."""
     work = describe(model, layout)
     dur = []
@@ -29,15 +29,18 @@ def timed(model: Model, layout: Layout) -> Timed:
         ops = block.operations
         ns = 1000 + ops.work.flops / 1e4 + ops.work.bytes / 1e3
         dur.append(np.where(ops.collective < 0, ns, 0).astype(np.int64))
-    return Timed(work, tuple(dur), lambda moved: 1000 + int(moved / 1e3))
+    return Timed(work, tuple(dur), lambda moved: 1000 + int(moved / 1e3), launch_ns)
 
 
 def job(
     model: Model, *, cluster: Cluster | None = None, slow: Any = None, whole: bool = False,
-    **layout: Any,
+    brief: bool = False, loads: Any = None, launch_ns: float = 0.0, **layout: Any,
 ) -> Extrapolated:  # fmt: skip
     """A job graph."""
     where = cluster or H100
     split = Layout(**{"seq": 512, "global_batch": 32, **layout})
     layers = stage_layers(model, split)
-    return extrapolate(timed(model, split), split, where, layers, slow=slow, whole=whole)
+    return extrapolate(
+        timed(model, split, launch_ns), split, where, layers, slow=slow, whole=whole, brief=brief,
+        loads=loads,
+    )  # fmt: skip

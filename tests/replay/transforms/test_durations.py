@@ -13,7 +13,9 @@ from tests.replay.transforms.jobs import MB, alike, ran, step_us, transform
 
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import JobGraph, TaskKind
-from foretrace.replay.whatif import same_dependencies
+from foretrace.replay.scenario import Scenario, parse
+from foretrace.replay.scenariofile import parse_transform
+from foretrace.replay.whatif import changed, evaluate, same_dependencies
 from foretrace.traces.errors import ScenarioError
 
 
@@ -89,6 +91,54 @@ def test_jitter_has_the_mean_that_was_asked_for(graph: JobGraph, noise: str) -> 
         for s in range(200)
     ]
     assert np.mean(drawn) / 8 == pytest.approx(10_000, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("scale: select='comm', factor=inf", "<= 1000000.0"),
+        ("scale: select='comm', factor=1e30", "<= 1000000.0"),
+        ("network: latency=inf", "<= 1000000.0"),
+        ("network: bandwidth=1e-30", ">= 1e-06"),
+        ("dtype: ratio=1e30", "<= 1000000.0"),
+        ("set: select='comm', to='1e30s'", "beyond eleven days"),
+        ("delay: select='comm', add='1e12s'", "beyond eleven days"),
+        ("delay: select='comm', jitter='1e12s'", "beyond eleven days"),
+        ("delay: select='comm', jitter='-1us'", "never negative"),
+        ("network: bandwidth=2.0, per_operation='-5us'", "never negative"),
+        ("dtype: ratio=0.5, per_operation='-5us'", "never negative"),
+        ("dtype: ratio=0.5, per_operation='soon'", "expected a time"),
+        ("buckets: split=2, per_operation='-5us'", "never negative"),
+        ("cuda_graphs: gap='-1us'", "never negative"),
+        ("cuda_graphs: launch='-1us'", "never negative"),
+    ],
+)
+def test_fields_beyond_reason_are_refused(text: str, error: str) -> None:
+    with pytest.raises(ScenarioError, match=error):
+        parse_transform(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scale: select='comm', factor=1e6; " * 3,
+        "network: latency=1e6; " * 3,
+    ],
+)
+def test_durations_never_leave_their_range(graph: JobGraph, text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"scenario .* more than a hundred years"):
+        changed(graph, parse_transform(text))
+    with pytest.raises(ScenarioError, match="more than a hundred years"):
+        changed(graph, parse("; ".join(["comm=x1e6"] * 3)))
+
+
+def test_errors_name_their_scenario(graph: JobGraph) -> None:
+    good = parse("comm=x0.5")
+    bad = Scenario("other buckets", (), (transform("buckets", select="barrier", split=2),))
+    with pytest.raises(ScenarioError, match=r"scenario 'other buckets': .*barrier"):
+        evaluate(graph, [good, bad])
+    with pytest.raises(ScenarioError, match=r"^what-if 'rank:9=0': nothing"):
+        evaluate(graph, [good, parse("rank:9=0")])
 
 
 def test_equalise(graph: JobGraph) -> None:

@@ -13,10 +13,14 @@ from tests.replay.machine import Machine, Op
 from tests.replay.traces import COMM, RankTrace, job
 from tests.replay.transforms.jobs import MB, ends_us, ran, step_us, transform
 
+from foretrace.replay.build import build_graph
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import EdgeKind, JobGraph, TaskKind
+from foretrace.replay.timeline import step_time, step_windows
 from foretrace.traces.errors import ScenarioError
+from foretrace.traces.store import TraceSet
 
+SAMPLE = Path(__file__).resolve().parents[3] / "traces/sample/gpt-dp2pp2.trace"
 WORK = (TaskKind.KERNEL, TaskKind.MEMCPY, TaskKind.MEMSET, TaskKind.COMM)
 
 
@@ -123,6 +127,38 @@ def test_fused_kernels_run_as_one(tmp_path: Path) -> None:
     assert dur == [0, 0, 30_000, 30_000, 110_000]
     with pytest.raises(ScenarioError, match="no two kernels"):
         transform("fuse", select="kernel:kernel 0.0")(graph)
+
+
+def test_fusing_holds_up_nothing_that_waits_for_a_kernel(tmp_path: Path) -> None:
+    # The collective needs the first two kernels only; fused with the others it would come late.
+    program = [
+        Op("kernel", 10), Op("kernel", 20), Op("collective", 40), Op("kernel", 300),
+        Op("kernel", 50), Op("await"), Op("kernel", 60), Op("sync"),
+    ]  # fmt: skip
+    graph = ran(tmp_path, [program, program]).graph
+    for most in (0, 2, 3, 4):
+        new = transform("fuse", select="compute", most=most)(graph)
+        assert ends_us(new, TaskKind.COMM, 0) == ends_us(graph, TaskKind.COMM, 0) == [70]
+        assert step_us(new) <= step_us(graph)
+
+
+def test_no_overlap_without_a_device_is_with_the_host() -> None:
+    graph = build_graph(TraceSet.open(SAMPLE))
+    assert not (graph.lanes.device >= 0).any()
+    new = transform("overlap", mode="none")(graph)
+    timeline = replay(new)
+    for rank in range(4):
+        comm, host = (
+            np.flatnonzero((new.kind == kind) & (new.rank == rank) & (new.dur_ns > 0))
+            for kind in (TaskKind.COMM, TaskKind.HOST)
+        )
+        # No computation is under way while the rank's communication moves data.
+        begins, ends = np.sort(timeline.start_ns[host]), np.sort(timeline.end_ns[host])
+        under_way = np.searchsorted(begins, timeline.end_ns[comm]) - np.searchsorted(
+            ends, timeline.start_ns[comm], side="right"
+        )
+        assert not under_way.any()
+    assert step_time(step_windows(timeline)) > step_time(step_windows(replay(graph)))
 
 
 def test_dropped_and_doubled_dependencies(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Replay of large recordings: each rank reduced to what other ranks can notice of it."""
