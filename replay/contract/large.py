@@ -113,8 +113,22 @@ def _processes(executor: Executor | None) -> Iterator[Executor]:
         yield executor
         return
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ProcessPoolExecutor(count, get_context("spawn")) as own:
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_single) as own:
         yield own
+
+
+def _single() -> None:
+    """In a worker: one thread decodes tables, and nobody looks for cycles among arrays.
+
+    There are as many workers as processors; threads of Arrow's would only get in their way.
+    """
+    import gc
+
+    import pyarrow as pa
+
+    gc.disable()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
 
 
 def _blocks(
