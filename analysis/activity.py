@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretrace.analysis.intervals import Cover, first_come, overlaps
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.criticalpath import PathPart, Stretches, walk_back
 from foretrace.replay.graph import I8, I32, I64, EdgeKind, JobGraph, TaskKind, Timeline
 
@@ -146,16 +147,6 @@ def compute_tasks(graph: JobGraph) -> NDArray[np.bool_]:
     on_host = np.isin(graph.kind, _HOST) & ~device_ranks(graph)
     result: NDArray[np.bool_] = ((graph.kind == TaskKind.KERNEL) | on_host) & (graph.rank >= 0)
     return result
-
-
-def arrivals(graph: JobGraph) -> I64:
-    """The ARRIVE task that each COMM task follows on its rank, shape ``(n,)``; -1 elsewhere."""
-    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    own = (graph.kind[target] == TaskKind.COMM) & (graph.kind[graph.pred] == TaskKind.ARRIVE)
-    own &= graph.rank[target] == graph.rank[graph.pred]
-    found = np.full(len(graph), -1, np.int64)
-    found[target[own]] = graph.pred[own]
-    return found
 
 
 def last_arrivals(timeline: Timeline) -> I32:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretrace.analysis.activity import arrivals
 from foretrace.analysis.intervals import total_by
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
 from foretrace.traces.classify import collective_kind
 from foretrace.traces.schema import COLLECTIVE_KINDS

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretrace.analysis.activity import Activity, arrivals, pieces
+from foretrace.analysis.activity import Activity, pieces
 from foretrace.analysis.intervals import Cover, first_come
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import I32, I64, TaskKind, Timeline
 
 CLASSES = (*(a.name.lower() for a in Activity), "host_work")

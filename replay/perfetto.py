@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import I32, I64, EdgeKind, JobGraph, TaskKind, Timeline
 from foretrace.replay.timeline import step_windows
 from foretrace.traces.exporters.rows import Flows, Slices, Tracks
@@ -104,22 +105,6 @@ def _bars(timeline: Timeline) -> _Bars:
     origin = _origin_ns(timeline)
     for_rank = np.where(is_wait, _released_by(timeline)[1][task], -1).astype(np.int32)
     return _Bars(task, begin[task] - origin, end - origin, is_wait, for_rank)
-
-
-def arrivals(graph: JobGraph) -> I64:
-    """The ARRIVE task of each COMM task (same operation and rank), -1 for other tasks."""
-    result = np.full(len(graph), -1, np.int64)
-    width = int(graph.rank.max(initial=0)) + 1
-    key = graph.collective.astype(np.int64) * width + graph.rank
-    arrive = np.flatnonzero((graph.kind == TaskKind.ARRIVE) & (graph.collective >= 0))
-    comm = np.flatnonzero((graph.kind == TaskKind.COMM) & (graph.collective >= 0))
-    if not len(arrive):
-        return result
-    arrive = arrive[np.argsort(key[arrive], kind="stable")]
-    place = np.minimum(np.searchsorted(key[arrive], key[comm]), len(arrive) - 1)
-    found = arrive[place]
-    result[comm] = np.where(key[found] == key[comm], found, -1)
-    return result
 
 
 def _released_by(timeline: Timeline) -> tuple[I64, I32]:

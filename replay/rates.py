@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.engine import counts_from_start, is_sorted
 from foretrace.replay.graph import F64, I32, I64, JobGraph, TaskKind, Timeline
 from foretrace.replay.kernels import latest_predecessor
@@ -108,16 +109,6 @@ def bare_work(timeline: Timeline, sharing: Sharing) -> I64:
     return work
 
 
-def arrivals_of(graph: JobGraph) -> I64:
-    """The ARRIVE task of each COMM task's own kernel, -1 for none and other tasks, ``(n,)``."""
-    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_ptr))
-    own = (graph.kind[target] == TaskKind.COMM) & (graph.kind[graph.pred] == TaskKind.ARRIVE)
-    own &= graph.lane[target] == graph.lane[graph.pred]
-    result = np.full(len(graph), -1, np.int64)
-    result[target[own]] = graph.pred[own]
-    return result
-
-
 def devices(graph: JobGraph) -> I32:
     """Number of the device that each task runs on, -1 for none, shape ``(n,)``."""
     lanes = graph.lanes
@@ -130,7 +121,7 @@ def devices(graph: JobGraph) -> I32:
 
 def _shares(graph: JobGraph, sharing: Sharing) -> Shares:
     """The columns that the compiled loops read."""
-    device, arrive = devices(graph), arrivals_of(graph)
+    device, arrive = devices(graph), arrivals(graph)
     role = np.full(len(graph), ALONE, np.int8)
     role[(sharing.row >= 0) & (device >= 0)] = COMPUTES
     moves = np.rint(sharing.moves * MILLION).astype(np.int64)

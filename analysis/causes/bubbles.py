@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from foretrace.analysis.activity import arrivals
 from foretrace.analysis.causes.case import Case, Cause
 from foretrace.analysis.causes.wording import ms, named_ranks
 from foretrace.analysis.communication import labels
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import EdgeKind, TaskKind
 from foretrace.traces.schema import COLLECTIVE_KINDS
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.costs.interference import DEFAULT, F64, Interference
 from foretrace.replay.costs.interference_collectives import collective_pairs, fit_phi
 from foretrace.replay.costs.interference_fit import fit
@@ -20,7 +21,7 @@ from foretrace.replay.costs.interference_pairs import OVERLAPPED_ABOVE, integral
 from foretrace.replay.costs.interference_sharing import RankKernels, sharing_of
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, JobGraph, TaskKind, Timeline
-from foretrace.replay.rates import arrivals_of, devices
+from foretrace.replay.rates import devices
 from foretrace.replay.selection import Mask
 from foretrace.replay.timeline import measured, step_windows
 
@@ -138,7 +139,7 @@ def with_donors(durations: I64, tasks: I64, match: I64, test: Mask) -> I64:
 
 def beside_communication(graph: JobGraph) -> Mask:
     """Kernels that a communication kernel ran beside for nine tenths of their time, ``(n,)``."""
-    arrive = arrivals_of(graph)
+    arrive = arrivals(graph)
     on_device = devices(graph) >= 0
     comm = np.flatnonzero((arrive >= 0) & on_device)
     kernels = np.flatnonzero((graph.kind == TaskKind.KERNEL) & on_device)

@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import I64, EdgeKind, JobGraph, TaskKind, Timeline
 from foretrace.replay.pathkernels import last_ancestor
-from foretrace.replay.perfetto import arrivals
 from foretrace.replay.selection import Mask, selected
 from foretrace.replay.transforms.base import Transform
 from foretrace.replay.transforms.edit import Edges, edges_of, joined, new_edges, rebuilt

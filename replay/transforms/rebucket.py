@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import I64, Collectives, EdgeKind, JobGraph, TaskKind
-from foretrace.replay.perfetto import arrivals
 from foretrace.replay.transforms.edit import (
     Edges,
     MoreTasks,

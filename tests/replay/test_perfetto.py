@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foretrace.replay.arrivals import arrivals
 from foretrace.replay.engine import replay
 from foretrace.replay.graph import (
     Collectives,
@@ -16,7 +17,7 @@ from foretrace.replay.graph import (
     TaskKind,
     Timeline,
 )
-from foretrace.replay.perfetto import arrivals, viewer_arrays
+from foretrace.replay.perfetto import viewer_arrays
 from foretrace.traces.exporters.perfetto import write_perfetto
 from foretrace.traces.schema import COLLECTIVE_KINDS
 
