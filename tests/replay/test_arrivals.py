@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.replay.extrapolate.jobs import DENSE, job
 
 from foretrace.replay.arrivals import arrivals
 from foretrace.replay.graph import TaskKind
-from tests.replay.extrapolate.jobs import DENSE, job
 
 
 def test_executions_behind_the_last_arrival_of_all() -> None:
